@@ -1,5 +1,4 @@
-//! What `flannelctl` and `flannel-lab` share: tables and colours on a terminal ([`table`]), times as people type them
-//! ([`time`]).
+//! Shared by `flannelctl` and `flannel-lab`: tables and colours ([`table`]), times as people type them ([`time`]).
 
 pub mod table;
 pub mod time;

@@ -1,5 +1,4 @@
-//! Aligned text, with colour where a person looks: [`Table`] where all rows are at hand, [`line`] for rows that are
-//! printed as they arrive.
+//! Aligned, coloured text: [`Table`] where all rows are at hand, [`line`] for rows printed as they arrive.
 
 use std::io::{self, IsTerminal as _, Write};
 use std::time::Duration;

@@ -1,5 +1,4 @@
-//! A finding: something that is wrong or worth knowing, with its cause and its fix. All that judge make these, and all
-//! that show something to people show these.
+//! A finding: something wrong or worth knowing, with cause and fix. All that judge make it, all that show show it.
 
 use std::cmp::Reverse;
 use std::fmt;

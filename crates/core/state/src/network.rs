@@ -56,8 +56,7 @@ impl NetworkState {
             && self.issues.iter().all(|issue| issue.traffic_flows)
     }
 
-    /// All that is wrong or worth knowing, the worst first: the issues, what probing found, and why a network that has
-    /// neither is not ready.
+    /// Issues, what probing found, and why a network that has neither is not ready; the worst first.
     pub fn findings(&self) -> Vec<Finding> {
         let probed = self.probing.iter().flat_map(|probing| &probing.findings);
         let mut findings: Vec<Finding> =

@@ -43,8 +43,7 @@ pub struct ProbingState {
     pub reached: usize,
     /// Pods' packets do not pass, or not all of them.
     pub unreached: usize,
-    /// Pods' packets pass, and something is worth knowing: the peer's daemon does not answer, or packets are
-    /// fragmented.
+    /// Pods' packets pass, and something is worth knowing: the daemon does not answer, packets are fragmented.
     pub impaired: usize,
     /// They do not take part: the Go flannel, or probing is switched off there.
     pub not_probed: usize,

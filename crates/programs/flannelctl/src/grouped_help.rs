@@ -1,5 +1,4 @@
-//! The overview that `flannelctl --help` prints: commands by what people want to do, with examples. clap lists them in
-//! one column, in which a newcomer finds nothing.
+//! The overview of `flannelctl --help`: commands by purpose, with examples; clap alone lists them in one column.
 
 use std::fmt::Write as _;
 

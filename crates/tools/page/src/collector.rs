@@ -18,8 +18,7 @@ use crate::picture::Picture;
 use crate::reachability;
 
 const TICK: Duration = Duration::from_millis(100);
-/// Shortest pause between two readings of the store, and the largest share of time that reading may take (one in so
-/// many).
+/// Shortest pause between two readings of the store, and the share of time (one in so many) that they may take.
 const STORE_PAUSE: Duration = Duration::from_secs(2);
 const STORE_SHARE: u32 = 20;
 /// Time that collecting goes on after the last viewer: a browser without a stream comes back by itself.

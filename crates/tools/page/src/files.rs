@@ -1,5 +1,4 @@
-//! Files of the page besides HTML. They are a part of the program: there is nothing to install beside it, and nothing
-//! is fetched from elsewhere.
+//! Files of the page besides HTML, as parts of the program: nothing is installed beside it, nothing fetched.
 
 pub(crate) fn find(path: &str) -> Option<(&'static str, &'static str)> {
     Some(match path {

@@ -40,8 +40,7 @@ impl Health {
         }
     }
 
-    /// Key in style sheets and addresses, the sign that tells states apart without colour, and words for one node and
-    /// for several.
+    /// Key in style sheets and addresses, a sign that needs no colour, words for one node and for several.
     fn looks(self) -> [&'static str; 4] {
         match self {
             Self::NotReady => ["not-ready", "✕", "not ready", "not ready"],

@@ -1,5 +1,4 @@
-//! Serves the page to this machine's own browsers. Others on this machine could connect as well, so clients must know
-//! a key, which is in the address that the operator is given.
+//! Serves the page to this machine's browsers, which prove themselves by a key in the address: others live here too.
 
 use std::convert::Infallible;
 use std::io;

@@ -43,8 +43,7 @@ pub struct Direct {
     pub port: u16,
 }
 
-/// Whether a lease's address can be that of a node. The author of a lease must not choose what this host, or the
-/// services of its cloud that trust it, are asked.
+/// Whether an address can be a node's: a lease must not make this host ask itself or its cloud's services.
 fn is_of_a_node(address: IpAddr) -> bool {
     let is_ipv4_in_ipv6 = matches!(address, IpAddr::V6(ip) if ip.to_ipv4().is_some());
     !is_ipv4_in_ipv6 && check_public_address(address, &[]).is_ok()

@@ -78,8 +78,7 @@ impl Page {
         }
     }
 
-    /// Accepts a key in the address, which is valid for this page alone. A token has no place in an address: those
-    /// are written down.
+    /// Accepts a key in the address, valid for this page alone. A token has no place there: addresses are written down.
     #[must_use]
     pub(crate) fn entered_by_address(self) -> Self {
         Self { is_entered_by_address: true, ..self }

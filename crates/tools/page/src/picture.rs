@@ -13,8 +13,7 @@ use crate::node_client::Answer;
 use crate::node_report::{NodeReport, brief};
 use crate::pool::PoolView;
 
-/// Time after which a node that does not answer is asked again, before its turn: it may be back, or have been busy.
-/// Since those that have waited longest go first, that takes nobody else's turn.
+/// When a silent node is asked again, before its turn but at nobody's cost: those that waited longest go first.
 const SILENT_RETRY: Duration = Duration::from_secs(10);
 
 /// Number of nodes that left that are remembered for viewers; who missed more starts over.

@@ -7,8 +7,7 @@ use flannel_state::{PeerCondition, PeerState};
 use crate::node_report::is_unreached;
 use crate::picture::{NodeView, Picture};
 
-/// Number of nodes up to which every pair is shown. Beyond that a matrix is too small to read, and asking all nodes
-/// of all others is too much: then the map shows how one node sees all others.
+/// Above this many nodes one node's view replaces the matrix: it would be unreadable, and asking all too much.
 pub(crate) const MAX_MATRIX_NODES: usize = 64;
 
 /// Values that are not a round trip in microseconds.

@@ -9,8 +9,7 @@ const SHOWN: usize = 60;
 /// Milliseconds within which events are of the same moment.
 const MOMENT: i64 = 5_000;
 
-/// Kind of event of a node that an operator asked for something. Every diagnosis leaves one on every node: they would
-/// crowd out what happened, so only the node's own page has them.
+/// Events of operators' requests: every diagnosis leaves one on every node, so only the node's own page has them.
 const REQUEST: &str = "request";
 
 #[derive(Debug, PartialEq)]

@@ -1,5 +1,4 @@
-//! Everything in this network namespace that counts what it drops: rules, queues, filters, policies, devices. Read twice,
-//! it says who has dropped packets between.
+//! All that counts what it drops in this network namespace: read twice, it says who dropped packets between.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,4 @@
-//! Policies of IPsec that let no packet through, and the default for what no policy is for. A kernel has them without any
-//! program that would name them.
+//! IPsec's policies that block packets, and its default where no policy applies; no program need have set them.
 
 use std::io;
 use std::net::IpAddr;
@@ -35,8 +34,7 @@ impl IpsecPolicies {
         asked().unwrap_or_default()
     }
 
-    /// The first policy that blocks such packets, or that there is none that lets them through where one is needed.
-    /// `protocol`: of IP, where it is known.
+    /// What blocks such packets: a policy, or the default where none applies. `protocol`: of IP, where it is known.
     pub(crate) fn blocking(
         &self,
         directions: &[Direction],

@@ -1,5 +1,4 @@
-//! Queues and filters (`tc`) of the devices that a packet passes: which of them drop it, and which may. Pure, but for
-//! reading them.
+//! Queues and filters (`tc`) on a packet's way: which drop it, and which may. Pure, but for reading them.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,4 @@
-//! `flannelctl completion` and `flannelctl man`: what shells and readers of manuals want to know of this program, by
-//! the program itself, so that it is true of it.
+//! `flannelctl completion` and `flannelctl man`, made from the command line itself, so that they are true of it.
 
 use std::io::Write as _;
 use std::path::PathBuf;

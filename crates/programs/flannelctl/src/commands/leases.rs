@@ -285,8 +285,7 @@ impl OneLease {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// On the node that had it, its route in a cloud's table goes too, unless a flanneld is there that takes the
-    /// subnet back.
+    /// On the node that had it, its route in a cloud goes too, unless a flanneld runs there and takes the subnet back.
     pub(crate) fn release(self) -> anyhow::Result<ExitCode> {
         let (subnet, store) = (self.subnet.read()?, self.store.open()?);
         block_on(async {

@@ -270,8 +270,7 @@ fn check_name(name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the authority's certificate says, always the same: signing needs its name and its key, not
-/// the certificate.
+/// Contents of the authority's certificate, always the same: signing needs its name and key, not the certificate.
 fn authority() -> anyhow::Result<CertificateParams> {
     let mut params = CertificateParams::new(Vec::<String>::new())?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));

@@ -1,5 +1,4 @@
-//! Programs that run in the network namespace that this command is in, and whether a flanneld, of whatever make, looks
-//! after it.
+//! Programs in this command's network namespace, and whether a flanneld, of whatever make, is among them.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

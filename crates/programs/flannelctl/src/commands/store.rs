@@ -51,8 +51,7 @@ impl StoreCommand {
 
 struct Side<'a>(&'static str, &'a dyn SubnetPool);
 
-/// May be repeated until all nodes have moved: what is there already is brought up to date. The config goes
-/// over byte for byte.
+/// May be repeated until all nodes have moved: what exists is updated. The config goes over byte for byte.
 async fn migrate(
     Side(from_name, from): &Side<'_>,
     Side(to_name, to): &Side<'_>,

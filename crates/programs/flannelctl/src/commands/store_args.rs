@@ -1,5 +1,4 @@
-//! Which store to talk to: the one that is named by the daemon's own flags and variables, else the one that the flanneld
-//! of this node uses.
+//! The store to talk to: named by the daemon's own flags and variables, else that of the flanneld of this node.
 
 use std::ffi::OsString;
 use std::io::Write as _;

@@ -1,5 +1,4 @@
-//! The stores that options of the daemon name: of the daemon that runs here, with the rights that it has there, or as flags
-//! of an operator.
+//! Stores that the daemon's options name: of the daemon that runs here, with its rights, or as an operator's flags.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

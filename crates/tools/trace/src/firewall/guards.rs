@@ -1,5 +1,4 @@
-//! Rules that stay. Those of flannel and its plugin are there for a reason and would be written again, and what keeps
-//! strangers from addresses of the host's loopback device guards services that rely on it.
+//! Rules that stay: flannel's and its plugin's, which would be written again, and guards of loopback addresses.
 
 use super::path::{Drop, Packet};
 
@@ -19,8 +18,7 @@ pub(crate) fn is_own(rule: &str) -> bool {
     rule.split(|c: char| c.is_whitespace() || c == '`').any(is_own)
 }
 
-/// What undoes a rule: the command that removes it, unless the rule is flannel's own or guards the host. `rule`: in words.
-/// `names_loopback`: it is about loopback addresses.
+/// What undoes a rule (in words): `command`, unless it is flannel's own or guards the host's loopback addresses.
 pub(super) fn removal(rule: &str, names_loopback: bool, command: String) -> String {
     if is_own(rule) {
         OWN.to_owned()

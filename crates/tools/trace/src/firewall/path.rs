@@ -254,8 +254,7 @@ pub(crate) fn walk(
 }
 
 impl ChainOutcome {
-    /// Who drops the packet, if it is dropped whatever is not known; else those who may. `policy`: who drops at the
-    /// end of the chain.
+    /// Who drops the packet for sure, else those who may. `policy`: who drops at the end of the chain.
     pub(crate) fn dropped_by(self, policy: Option<Drop>) -> Dropped {
         let first = self.droppers.first().cloned();
         let surely = match (self.accepted, self.falls_through, policy) {

@@ -83,8 +83,7 @@ fn misled(
         End::Peer(peer) => {
             let card = node.underlay.as_ref().map(|underlay| underlay.link.as_str());
             let ours = node.devices.iter().any(|device| device == link);
-            // With host-gw, and with DirectRouting, the peer itself is the gateway; a cloud knows the way by its own
-            // table.
+            // With host-gw and DirectRouting the peer is the gateway; a cloud has the way in its own table.
             let by_peers = node.encapsulation == Encapsulation::Underlay { direct: true };
             let clouds = node.devices.is_empty() && !by_peers;
             let to_peer = way.via.is_some_and(|via| peer.public.contains(&via));

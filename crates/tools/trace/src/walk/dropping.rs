@@ -109,8 +109,7 @@ impl Walk<'_> {
         self.passes_queues(self.queues.going_out(device, header))
     }
 
-    /// Takes a packet through the rules as it is, as large as it may be, and as a later one of its conversation.
-    /// `say`: also where nothing drops it.
+    /// Takes a packet through rules as [`judge_kinds`] does. `say`: also where nothing drops it.
     pub(super) fn judge_rules(&mut self, packet: &Packet, it: &str, say: bool) -> bool {
         let largest = match packet.hook {
             Hook::In | Hook::Out if packet.protocol != TCP => {

@@ -30,8 +30,7 @@ const NEIGHBOUR_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Port that nobody listens at, as a rule.
 const DISCARD_PORT: u16 = 9;
 
-/// Walks both directions. It sends an empty datagram to whom it looks for, asks by ARP who has an address, and waits up to some seconds. In the
-/// network namespace of the calling thread.
+/// Walks both directions in the thread's network namespace. Asks by ARP and an empty datagram; takes up to seconds.
 pub fn walk(
     node: &NodeInNetwork,
     from: (IpAddr, End<'_>),

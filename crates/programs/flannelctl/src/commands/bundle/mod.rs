@@ -1,5 +1,4 @@
-//! `flannelctl bundle`: one archive with all that can be known of this node, for whoever is to help. Secrets are
-//! removed, and its size is bounded.
+//! `flannelctl bundle`: one archive of bounded size with all that can be known of this node, without secrets.
 
 mod archive;
 mod peers;

@@ -1,5 +1,4 @@
-//! What the daemons of other nodes say of themselves: asked on their probe port, in Kubernetes through the API server,
-//! where those ports are open to their own node alone.
+//! State of other nodes' daemons: read on their probe port, or in Kubernetes through the API server.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};

@@ -1,5 +1,4 @@
-//! Removing what nobody else is to know: secrets of this node that are known, wherever they stand, and what looks like
-//! one.
+//! Removes secrets from a bundle: those of this node wherever they stand, and what looks like one.
 
 use std::fs;
 use std::path::PathBuf;

@@ -135,8 +135,7 @@ fn within(directory: &Path, under: &str, wanted: impl Fn(&str) -> bool) -> Vec<(
     files.collect()
 }
 
-/// The latest logs of flannel's pods on this node, with names for them:
-/// `/var/log/pods/NAMESPACE_POD_UID/CONTAINER/0.log`.
+/// Latest logs of flannel's pods on this node: `/var/log/pods/NAMESPACE_POD_UID/CONTAINER/0.log`, with names.
 fn logs_of_pods(directory: &Path) -> Vec<(String, PathBuf)> {
     let list = |directory: &Path| fs::read_dir(directory).into_iter().flatten().flatten();
     let is_flannels = |name: &str| name.starts_with(FLANNELS_PODS);

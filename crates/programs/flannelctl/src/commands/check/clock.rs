@@ -1,5 +1,4 @@
-//! Whether this node's clock can be believed: certificates and tokens are judged by it. Other nodes' daemons are asked
-//! what time it is, where they tell it (`--healthz-port`).
+//! Whether this node's clock, which certificates and tokens need, agrees with those of other nodes' daemons.
 
 use std::net::{IpAddr, SocketAddr};
 use std::thread::{self, JoinHandle};

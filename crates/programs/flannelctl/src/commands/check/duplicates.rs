@@ -1,5 +1,4 @@
-//! Nodes that others take for one. A daemon that runs here reports them; where none does, the leases of the store are
-//! judged in the same way.
+//! Nodes that others take for one. Where no daemon runs that reports them, the leases of the store are judged.
 
 use std::num::NonZeroU64;
 

@@ -32,8 +32,7 @@ pub(super) fn answered(all: &[SizedEcho]) -> io::Result<BTreeSet<usize>> {
     Ok(answered)
 }
 
-/// How many of so many questions of a size each of these has answered. They are asked with pauses between, and not
-/// again.
+/// Number of `times` questions that each peer has answered; they are sent with pauses, and not repeated.
 pub(super) fn counted(peers: &[IpAddr], times: usize, size: u32) -> io::Result<Vec<usize>> {
     let mut counts = vec![0; peers.len()];
     if peers.is_empty() {

@@ -13,8 +13,7 @@ use flannel_state::{Finding, Layer};
 const LAYER: Layer = Layer::Offload;
 /// Before it, the kernel computes wrong checksums for packets of vxlan that are masqueraded.
 const FIXED_IN: KernelVersion = KernelVersion { major: 5, minor: 7 };
-/// VMware's card: newer versions of the virtual machine offload tunnels, and some hosts do it wrongly, above all for
-/// UDP ports that are not vxlan's assigned one.
+/// VMware's card: some hosts offload tunnels wrongly, above all on UDP ports that are not vxlan's assigned one.
 const VMXNET3: &str = "vmxnet3";
 
 pub(super) fn look(context: &NodeContext) -> Vec<Finding> {

@@ -1,5 +1,4 @@
-//! Whether the ports by which nodes speak with each other are open: that of the probes, and that of the tunnel. Nodes are
-//! asked from here and now, also where no daemon runs that does so.
+//! Whether the ports of probes and of the tunnel are open: asked from here and now, also where no daemon runs.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -1,5 +1,4 @@
-//! Whether other nodes are there at all, whether packets are lost on the way to them, whether their ports are open, and
-//! how large a packet may be: before flannel is asked, the network below it.
+//! The network below flannel: whether nodes are there, packets are lost, ports are open, large packets pass.
 
 use std::io;
 use std::net::IpAddr;

@@ -1,5 +1,4 @@
-//! Whether the kernel takes what peers send: with a strict `rp_filter` it drops what comes in by another device than
-//! the one by which it would answer. The kernel itself is asked, as it decides for a packet.
+//! Whether a strict `rp_filter` drops what peers send. The kernel itself is asked, as it decides for a packet.
 
 use std::net::IpAddr;
 

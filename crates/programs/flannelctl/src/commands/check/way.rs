@@ -1,5 +1,4 @@
-//! The way of packets from pods of this node to peers, and back, as `flannelctl trace` walks it: queues, filters, rules of
-//! the bridge, policies of IPsec, neighbours, and the pods themselves. What other subjects look at is left to them.
+//! What `flannelctl trace` finds on ways between pods of this node and peers, as far as no other subject covers it.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,4 @@
-//! This node's routes in a cloud's table: found by what flanneld has noted of them, and taken away with the
-//! credentials of the environment or of the machine's role.
+//! This node's routes in a cloud's table, as flanneld has noted them; removed with the credentials found here.
 
 use std::path::Path;
 

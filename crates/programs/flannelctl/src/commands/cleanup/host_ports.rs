@@ -1,5 +1,4 @@
-//! What the plugin `portmap` leaves in the firewall when the last published port is gone: chains that pods shared, and
-//! a table. Where a port is still published, by whichever network, it stays.
+//! Chains and table that the plugin `portmap` leaves when the last published port, of any network, is gone.
 
 use std::fs;
 use std::io;
@@ -19,8 +18,7 @@ const ENTRY: &str = "CNI-HOSTPORT-DNAT";
 const TABLE: &str = "cni_hostport";
 const OF_PODS: [&str; 3] = ["hostports", "hostip_hostports", "masquerading"];
 
-/// The programs of iptables, and the file that says whether the kernel has tables of the older kind: asking for them
-/// would make them.
+/// Programs of iptables, and the file that says whether the older tables exist: asking for them would make them.
 const PROGRAMS: [(&str, Option<&str>); 4] = [
     ("iptables-nft", None),
     ("ip6tables-nft", None),

@@ -91,8 +91,7 @@ impl CleanupArgs {
             Ok(rules) => report.things.extend(rules),
             Err(error) => report.failures.push(error.to_string()),
         }
-        // Where flanneld keeps what lives as long as the machine is up. Programs go before devices, which they would
-        // make again.
+        // What lives as long as the machine is up. Programs go before devices, which they would make again.
         let beside = self.subnet_file.parent();
         for directory in beside.into_iter().chain([self.subnet_dir.as_path()]) {
             tunnel::clean(&mut report, directory);
@@ -106,8 +105,7 @@ impl CleanupArgs {
         }
         let kernel = kernel::clean(&mut report, self.cni.of_pods());
         report.note(kernel);
-        // After the route that leads pods' packets to where they are dropped if nothing encrypts them; nobody is left
-        // to send any.
+        // After the route that sends pods' packets to where unencrypted ones are dropped: nobody is left to send any.
         let policies = ipsec::clean(&mut report);
         report.note(policies);
         if self.cni.of_pods() {
@@ -125,8 +123,7 @@ impl CleanupArgs {
         report
     }
 
-    /// Those that are there. The secret by which a lease server knows this machine stays: without it the server would
-    /// keep the lease from a node that is installed again.
+    /// Files that exist. The secret for the lease server stays: without it a reinstalled node would not get its lease.
     fn files(&self) -> Vec<PathBuf> {
         let within = |dir: &PathBuf, kind: &'static str| {
             let entries = fs::read_dir(dir).into_iter().flatten().flatten();

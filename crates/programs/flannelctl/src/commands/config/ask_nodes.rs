@@ -1,5 +1,4 @@
-//! Nodes are asked whether they could use a network config before it is written: one that cannot would keep its former
-//! network, and lose those that change.
+//! Asks nodes before a config is written: one that cannot use it would be cut off from those that change.
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};

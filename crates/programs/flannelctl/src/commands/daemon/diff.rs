@@ -1,5 +1,4 @@
-//! `flannelctl diff`: what the daemon wants of the kernel beside what the kernel has, where that is not the same. Both
-//! are looked at now and as they are: the kernel is read, not the daemon's memory of it.
+//! `flannelctl diff`: what the daemon wants beside what the kernel has now, read from the kernel, where they differ.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,5 +1,4 @@
-//! `flannelctl status`, `peers`, `events`, `diff` and `repair`: what the daemon of this node says of itself, and does
-//! when it is asked.
+//! `flannelctl status`, `peers`, `events`, `diff` and `repair`: all that ask the daemon of this node.
 
 pub(crate) mod client;
 pub(crate) mod diff;

@@ -69,8 +69,7 @@ impl StatusArgs {
     }
 }
 
-/// What on this node drops or delays packets, where the daemon has found that some are lost or late and cannot tell on which
-/// side.
+/// What on this node drops or delays packets that the daemon has found lost or late, it cannot tell on which side.
 fn causes_here(state: &DaemonState, socket: &Path) -> String {
     let probing = state.networks.iter().filter_map(|network| network.probing.as_ref());
     let is_lost = probing.flat_map(|probing| &probing.findings).any(|found| {

@@ -1,5 +1,4 @@
-//! `flannelctl migrate --check`: a dry run, on a node on which some flannel runs now. It says what will change
-//! when flannel-rs is started in its place, and what stands in the way; it changes nothing.
+//! `flannelctl migrate --check`: what would change here if flannel-rs replaced the flannel that runs; a dry run.
 
 mod cni;
 mod kernel;

@@ -1,5 +1,4 @@
-//! `flannelctl trace`: the way of a packet from pod to pod, and of the answer, hop by hop, as the kernels of both nodes
-//! would decide it now. It names the hop that is wrong.
+//! `flannelctl trace`: a packet's way from pod to pod and back, as both kernels would decide it; names the bad hop.
 
 mod ends;
 mod half;

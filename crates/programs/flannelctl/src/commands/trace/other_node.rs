@@ -1,5 +1,4 @@
-//! The other node of a trace: its daemon is asked through the store, as operators ask nodes. It looks for packets, or
-//! walks its half of the way.
+//! The other node of a trace: its daemon is asked, through the store, to look for packets or walk its half.
 
 use std::time::Duration;
 

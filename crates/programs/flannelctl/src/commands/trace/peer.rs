@@ -1,5 +1,4 @@
-//! What daemons say of the other node: this node's own, and that node's on its probe port where it cannot be asked for
-//! more.
+//! What daemons say of the other node: this node's own, and that node's on its probe port.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

@@ -88,8 +88,7 @@ fn of_pod(pod: &Value) -> Vec<IpAddr> {
     ips.iter().filter_map(|ip| ip["ip"].as_str()?.parse().ok()).collect()
 }
 
-/// The addresses of a pod that is so called, as the runtime has noted it. It notes each network of a pod, its loopback
-/// device among them.
+/// Addresses of a pod as the runtime has noted it for each network, the pod's loopback device among them.
 fn of_noted(noted: &Value, namespace: &str, name: &str) -> Option<Vec<IpAddr>> {
     let arguments = noted["cniArgs"].as_array()?;
     let argument = |key: &str| {

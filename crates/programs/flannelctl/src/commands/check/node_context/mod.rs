@@ -1,5 +1,4 @@
-//! What this node is, or will be, a part of: the networks by their configs, their leases, the underlay. By the flanneld
-//! that runs here, its store and its state, or by what the operator names.
+//! Networks of this node with config, leases and underlay: by the flanneld that runs here, or as the operator says.
 
 mod known_networks;
 mod network;

@@ -1,5 +1,4 @@
-//! Where the config and the leases of a network come from: the store of the flanneld that runs here, or what the
-//! operator names.
+//! Source of a network's config and leases: the store of the flanneld that runs here, or what the operator names.
 
 use std::path::{Path, PathBuf};
 

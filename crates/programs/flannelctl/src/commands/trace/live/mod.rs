@@ -376,8 +376,7 @@ impl Teller<'_> {
         });
     }
 
-    /// `which`: packets that did not come from the one place to the other. `judge`: what may be wrong there, and what to
-    /// type, of packets whose loss no counter tells.
+    /// `which`: the packets that were lost. `judge`: cause and fix of a loss that no counter explains.
     fn lost(
         &self,
         hops: &mut Hops,
