@@ -76,7 +76,6 @@ impl Table {
         self
     }
 
-    /// Begins lines at the left edge.
     pub fn flush_left(mut self) -> Self {
         self.indent = "";
         self
@@ -113,7 +112,6 @@ impl Table {
         Ok(())
     }
 
-    /// The table as text, without colours.
     pub fn text(&self) -> String {
         let mut out = Vec::new();
         // Writing into memory does not fail.

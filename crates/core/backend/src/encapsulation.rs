@@ -7,7 +7,7 @@ use flannel_lease::BackendConfig;
 
 use crate::{Stack, create, ipsec};
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Encapsulation {
     /// A tunnel, whose end on each node has the first address of the node's subnet.
     Tunnel(Box<Tunnel>),
@@ -17,6 +17,7 @@ pub enum Encapsulation {
         direct: bool,
     },
     /// Made by somebody else.
+    #[default]
     Unknown,
 }
 

@@ -7,7 +7,7 @@ use flannel_common::{Family, IfName};
 use flannel_lease::NetworkConfig;
 
 /// Address families, one or both.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stack {
     pub v4: bool,
     pub v6: bool,
@@ -75,6 +75,12 @@ impl Underlay {
     /// Addresses of the interface.
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.v4.map(IpAddr::V4).into_iter().chain(self.v6.map(IpAddr::V6)).collect()
+    }
+
+    /// Addresses that are announced to peers, IPv4 first.
+    pub fn announced_addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        let v4 = self.public_v4.map(IpAddr::V4);
+        v4.into_iter().chain(self.public_v6.map(IpAddr::V6))
     }
 
     /// Address that is announced to peers.

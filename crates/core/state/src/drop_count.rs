@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct DropCount {
-    /// Rule, queue or policy that drops, in words.
     pub what: String,
     pub fix: String,
     pub packets: u64,

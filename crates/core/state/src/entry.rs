@@ -18,7 +18,6 @@ pub struct EntryState {
     /// The entry as `ip` and `bridge` show it, where it is one of the kernel's.
     pub entry: String,
     pub state: EntryCondition,
-    /// Reason why it is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
@@ -53,7 +52,6 @@ pub struct RepairState {
     /// Entries of flannel's that were no longer wanted and were removed.
     #[serde(default)]
     pub removed: Vec<String>,
-    /// Reason why it could not be compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
 }

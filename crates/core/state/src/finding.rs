@@ -10,7 +10,6 @@ pub struct Finding {
     /// Thing it concerns, or the fault itself in a few words.
     pub about: String,
     pub layer: Layer,
-    /// Cause, or consequence.
     #[serde(rename = "why")]
     pub cause: String,
     /// Fix: what to type or to do; empty if there is nothing to do.
@@ -18,7 +17,6 @@ pub struct Finding {
     /// Daemons older than this field reported only what is broken.
     #[serde(default)]
     pub severity: Severity,
-    /// Whether pods' packets pass in spite of it.
     #[serde(rename = "traffic")]
     pub traffic_flows: bool,
 }
@@ -37,7 +35,6 @@ pub enum Severity {
     Broken,
 }
 
-/// The part of a node or of its network in which a fault is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Layer {
@@ -79,7 +76,6 @@ pub enum Layer {
 }
 
 impl Finding {
-    /// Pods are cut off by it.
     pub fn broken(
         layer: Layer,
         about: impl Into<String>,

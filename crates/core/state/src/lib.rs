@@ -34,7 +34,7 @@ pub use network::{
     Verdict,
 };
 pub use peer::{PeerCondition, PeerState};
-pub use probe::{ProbeState, ProbedPeer, ProbingState};
+pub use probe::{ProbeState, ProbedPeer, ProbingState, counted};
 
 use serde::{Deserialize, Serialize};
 
@@ -49,13 +49,11 @@ pub const SOCKET_NAME: &str = "flanneld.sock";
 /// A moment, as RFC 3339 in UTC.
 pub type Moment = String;
 
-/// The daemon and all it has to do with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DaemonState {
     pub schema: u32,
     pub version: String,
-    /// Host name of the kernel.
     pub hostname: String,
     pub started: Moment,
     pub now: Moment,
@@ -63,13 +61,10 @@ pub struct DaemonState {
 }
 
 impl DaemonState {
-    /// Whether pods of this node reach those of others: as far as it can tell by itself, and as far as it has
-    /// looked.
     pub fn is_healthy(&self) -> bool {
         !self.networks.is_empty() && self.networks.iter().all(NetworkState::is_healthy)
     }
 
-    /// The worst of its networks.
     pub fn verdict(&self) -> Verdict {
         self.networks.iter().map(|network| network.verdict).max().unwrap_or(Verdict::NotReady)
     }

@@ -1,5 +1,6 @@
 //! One network of a daemon.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
@@ -29,7 +30,6 @@ pub struct NetworkState {
     pub underlay: Option<UnderlayState>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
-    /// How that was found, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu_why: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -47,8 +47,7 @@ pub struct NetworkState {
 }
 
 impl NetworkState {
-    /// Whether pods of this node reach those of others: as far as it can tell by itself, and as far as it has
-    /// looked.
+    /// Whether pods of this node reach those of others, as far as it can tell by itself and as it has looked.
     pub fn is_healthy(&self) -> bool {
         self.verdict.is_healthy()
             && self.probing.as_ref().is_none_or(|probing| probing.unreached == 0)
@@ -63,12 +62,8 @@ impl NetworkState {
             self.issues.iter().cloned().chain(probed.map(ProbedPeer::finding)).collect();
         if let Some(why) = self.why.as_ref().filter(|_| self.issues.is_empty()) {
             let judge = if self.is_healthy() { Finding::warning } else { Finding::broken };
-            findings.push(judge(
-                Layer::Daemon,
-                "flanneld",
-                why,
-                "`flannelctl events` says since when",
-            ));
+            let fix = "`flannelctl events` says since when";
+            findings.push(judge(Layer::Daemon, "flanneld", why, fix));
         }
         Finding::sort(&mut findings);
         findings
@@ -114,18 +109,21 @@ pub struct LeaseState {
     pub remaining_seconds: Option<u64>,
 }
 
-/// Interface through which the node reaches its peers.
+impl LeaseState {
+    pub fn subnets(&self) -> impl Iterator<Item = &str> {
+        self.subnet.iter().chain(&self.ipv6_subnet).map(String::as_str)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UnderlayState {
     pub interface: String,
-    /// Reason of the choice.
     pub why: String,
     pub mtu: u32,
     /// The interface's own addresses.
     #[serde(default)]
     pub addresses: Vec<IpAddr>,
-    /// Addresses that peers get.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub public_ip: Option<Ipv4Addr>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -139,12 +137,18 @@ pub struct StoreState {
     pub up: bool,
     /// Time since which it is reachable or unreachable.
     pub since: Moment,
-    /// Reason why it is unreachable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// Numbers of peers by condition.
+/// Interface, addresses and MTU.
+impl fmt::Display for UnderlayState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let addresses: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
+        write!(f, "{} {}, MTU {}", self.interface, addresses.join(" "), self.mtu)
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PeerCounts {
@@ -158,7 +162,6 @@ pub struct PeerCounts {
     pub vanished: usize,
 }
 
-/// Entries wanted of the kernel and others, and those that are missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EntriesState {

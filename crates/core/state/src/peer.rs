@@ -1,6 +1,6 @@
 //! One peer of this node.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +31,18 @@ pub struct PeerState {
     pub probe: Option<ProbeState>,
 }
 
-/// Condition of what this node has set up for a peer.
+impl PeerState {
+    pub fn subnets(&self) -> impl Iterator<Item = &str> {
+        self.subnet.iter().chain(&self.ipv6_subnet).map(String::as_str)
+    }
+
+    /// Addresses that it announces, IPv4 first.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        let v4 = self.public_ip.map(IpAddr::V4);
+        v4.into_iter().chain(self.public_ipv6.map(IpAddr::V6))
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PeerCondition {

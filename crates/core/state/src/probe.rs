@@ -22,13 +22,10 @@ pub struct ProbeState {
     pub fix: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_micros: Option<u64>,
-    /// The largest packet that is known to pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
-    /// Number of the last small probes that were sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked: Option<u32>,
-    /// Number of those that were lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -73,6 +70,25 @@ pub struct ProbedPeer {
     pub node: Option<IpAddr>,
     #[serde(flatten)]
     pub probe: ProbeState,
+}
+
+impl ProbingState {
+    /// Numbers of peers by what probing found, in words. `number`: how a number is written.
+    pub fn reached_and_others(&self, number: impl Fn(usize) -> String) -> String {
+        let parts = [
+            (self.unreached, "UNREACHABLE"),
+            (self.impaired, "reached with a warning"),
+            (self.not_probed, "not probed"),
+            (self.waiting, "not probed yet"),
+        ];
+        format!("{} reached{}", number(self.reached), counted(&parts, number))
+    }
+}
+
+/// `, 3 of these, 2 of those`, without what there is none of. `number`: how a number is written.
+pub fn counted(parts: &[(usize, &str)], number: impl Fn(usize) -> String) -> String {
+    let some = parts.iter().filter(|(count, _)| *count > 0);
+    some.map(|(count, what)| format!(", {} {what}", number(*count))).collect()
 }
 
 impl ProbedPeer {

@@ -49,7 +49,6 @@ impl Sessions {
         HeaderValue::try_from(cookie).ok()
     }
 
-    /// Token that the browser with these headers has shown.
     pub(crate) fn token(&self, headers: &HeaderMap, now: Instant) -> Option<Secret> {
         let sessions = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let (token, since) = sessions.get(self.id(headers)?)?;

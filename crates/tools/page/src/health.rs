@@ -8,7 +8,6 @@ pub(crate) enum Health {
     CutOff,
     /// The node is ready, and packets to some of its peers do not arrive.
     Unreached,
-    /// Its probe port does not answer.
     Silent,
     Warnings,
     /// Its probe port answers, but not with its state: the Go flannel.

@@ -28,17 +28,15 @@ pub struct LeaseTable {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseRow {
     pub subnet: Subnet,
-    /// Name of the node, where the store knows it.
     pub name: Option<String>,
     pub v4: Option<Ipv4Addr>,
     pub v6: Option<Ipv6Addr>,
     pub backend: String,
-    /// End of the lease; `None` if it has none.
     pub ends: Option<SystemTime>,
 }
 
 impl LeaseRow {
-    pub(crate) fn address(&self) -> Option<IpAddr> {
+    pub fn address(&self) -> Option<IpAddr> {
         self.v4.map(IpAddr::V4).or(self.v6.map(IpAddr::V6))
     }
 }
@@ -60,9 +58,7 @@ impl From<&Held> for LeaseRow {
     }
 }
 
-/// Networks of a store, as an operator reads them.
 pub struct StoreLeases {
-    /// Name of the store for people.
     kind: &'static str,
     networks: Vec<(NetworkName, Box<dyn OperatorStore>)>,
 }

@@ -57,10 +57,9 @@ async fn talk(stream: TcpStream, page: Arc<Page>, key: Arc<str>) {
         let (page, key) = (page.clone(), key.clone());
         async move {
             let (head, body) = request.into_parts();
-            let form = match Limited::new(body, LARGEST_FORM).collect().await {
-                Ok(body) => String::from_utf8_lossy(&body.to_bytes()).into_owned(),
-                Err(_) => String::new(),
-            };
+            let form = Limited::new(body, LARGEST_FORM).collect().await;
+            let form = form.map(|form| form.to_bytes()).unwrap_or_default();
+            let form = String::from_utf8_lossy(&form);
             let gate = move |token: Option<&str>| token.is_some_and(|token| is_same(token, &key));
             Ok::<_, Infallible>(page.respond(&head, &form, false, gate).await)
         }

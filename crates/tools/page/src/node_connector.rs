@@ -27,7 +27,6 @@ pub trait NodeConnector: Send + Sync {
     fn advice(&self) -> String;
 }
 
-/// How much may be asked, whatever the number of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// Number of nodes that are asked in a tenth of a second, and of those that may be waited for at once.

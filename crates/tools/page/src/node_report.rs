@@ -105,7 +105,6 @@ pub(crate) fn brief(text: String) -> String {
 }
 
 impl NodeReport {
-    /// Subnets of peers that its packets do not reach.
     pub(crate) fn unreached(&self) -> impl Iterator<Item = &str> {
         let findings = self.network.probing.iter().flat_map(|probing| &probing.findings);
         let lost = findings.filter(|finding| finding.probe.traffic == Some(false));
@@ -119,7 +118,6 @@ impl NodeReport {
         crate::health::Health::of(self.network.verdict, unreached, impaired)
     }
 
-    /// The first finding, as a sentence.
     pub(crate) fn why(&self) -> Option<String> {
         self.findings().next()
     }

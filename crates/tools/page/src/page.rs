@@ -42,7 +42,6 @@ pub fn is_ours(path: &str) -> bool {
     path == "/" || path.starts_with("/page/") || path.starts_with("/node/")
 }
 
-/// What a browser looks at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PageView {
     pub(crate) node: Option<Subnet>,
@@ -86,16 +85,13 @@ impl Page {
 
     /// Answers one request. `gate` decides whether the owner of a token, or this connection without one, is an
     /// operator; it is asked again as long as a stream goes on. `form` is the body, of a request that has one.
-    pub async fn respond<G>(
+    pub async fn respond(
         &self,
         request: &request::Parts,
         form: &str,
         is_tls: bool,
-        gate: G,
-    ) -> Response<Body>
-    where
-        G: Fn(Option<&str>) -> bool + Send + Sync + 'static,
-    {
+        gate: impl Fn(Option<&str>) -> bool + Send + Sync + 'static,
+    ) -> Response<Body> {
         let mut response = self.answer(request, form, is_tls, gate).await;
         let headers = response.headers_mut();
         let mut say =
@@ -108,25 +104,21 @@ impl Page {
         response
     }
 
-    async fn answer<G>(
+    async fn answer(
         &self,
         request: &request::Parts,
         form: &str,
         is_tls: bool,
-        gate: G,
-    ) -> Response<Body>
-    where
-        G: Fn(Option<&str>) -> bool + Send + Sync + 'static,
-    {
+        gate: impl Fn(Option<&str>) -> bool + Send + Sync + 'static,
+    ) -> Response<Body> {
         let path = request.uri.path();
         let query = request.uri.query().unwrap_or_default();
         let is_get = request.method == Method::GET || request.method == Method::HEAD;
         let is_post =
             request.method == Method::POST && matches!(path, "/page/enter" | "/page/leave");
         if !is_get && !is_post {
-            let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "nothing is changed here\n");
-            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
-            return response;
+            let response = plain(StatusCode::METHOD_NOT_ALLOWED, "nothing is changed here\n");
+            return with(response, ALLOW, HeaderValue::from_static("GET"));
         }
         if let Some((text, kind)) = files::find(path) {
             return of(StatusCode::OK, kind, text);
@@ -195,9 +187,8 @@ impl Page {
     ) -> Response<Body> {
         let Ok(place) = self.streams.clone().try_acquire_owned() else {
             let text = "too many look at once: try again later\n";
-            let mut response = plain(StatusCode::SERVICE_UNAVAILABLE, text);
-            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("10"));
-            return response;
+            let response = plain(StatusCode::SERVICE_UNAVAILABLE, text);
+            return with(response, RETRY_AFTER, HeaderValue::from_static("10"));
         };
         let live = Live { viewer: collector.look(), collector, shown, still };
         let pieces = spawn_sender("live page", PIECES, |send| async move {
@@ -271,11 +262,15 @@ impl Page {
 const HTML: &str = "text/html; charset=utf-8";
 
 fn to_start(cookie: Option<HeaderValue>) -> Response<Body> {
-    let mut response = plain(StatusCode::SEE_OTHER, "");
-    response.headers_mut().insert(LOCATION, HeaderValue::from_static("/"));
-    if let Some(cookie) = cookie {
-        response.headers_mut().insert(SET_COOKIE, cookie);
+    let start = with(plain(StatusCode::SEE_OTHER, ""), LOCATION, HeaderValue::from_static("/"));
+    match cookie {
+        Some(cookie) => with(start, SET_COOKIE, cookie),
+        None => start,
     }
+}
+
+fn with(mut response: Response<Body>, name: HeaderName, value: HeaderValue) -> Response<Body> {
+    response.headers_mut().insert(name, value);
     response
 }
 
@@ -290,8 +285,7 @@ fn of(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Respons
 fn response(status: StatusCode, kind: &'static str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    response
+    with(response, CONTENT_TYPE, HeaderValue::from_static(kind))
 }
 
 fn field(form: &str, name: &str) -> Option<String> {

@@ -92,6 +92,12 @@ impl NodeView {
     }
 }
 
+/// Peers by their first subnets.
+pub(crate) fn by_subnet(peers: Vec<PeerState>) -> HashMap<String, PeerState> {
+    let key = |seen: &PeerState| seen.subnets().next().map(str::to_owned);
+    peers.into_iter().filter_map(|seen| Some((key(&seen)?, seen))).collect()
+}
+
 pub(crate) fn shown(subnet: &Subnet) -> String {
     subnet.nets().map(|net| net.to_string()).collect::<Vec<_>>().join(" ")
 }
@@ -217,11 +223,7 @@ impl Picture {
             }
             Answer::Silent(why) => (node.health, node.why) = (Health::Silent, Some(why)),
         }
-        let of = |seen: PeerState| {
-            let key = seen.subnet.clone().or(seen.ipv6_subnet.clone())?;
-            Some((key, seen))
-        };
-        node.peers = peers.map(|peers| peers.into_iter().filter_map(of).collect());
+        node.peers = peers.map(by_subnet);
         if before != (node.health, node.why.clone(), node.name()) {
             node.changed = next;
         }

@@ -33,7 +33,6 @@ pub(crate) struct Cell {
     pub(crate) leased: u32,
     pub(crate) reserved: u32,
     pub(crate) first: String,
-    /// Owner of the last subnet found there.
     pub(crate) owner: String,
 }
 

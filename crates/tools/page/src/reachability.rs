@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use flannel_state::{PeerCondition, PeerState};
 
 use crate::node_report::is_unreached;
-use crate::picture::{NodeView, Picture};
+use crate::picture::{NodeView, Picture, by_subnet};
 
 /// Above this many nodes one node's view replaces the matrix: it would be unreadable, and asking all too much.
 pub(crate) const MAX_MATRIX_NODES: usize = 64;
@@ -36,39 +36,29 @@ fn cell(seen: &PeerState) -> i64 {
 pub(crate) fn cells(picture: &Picture) -> Option<Vec<Vec<i64>>> {
     let nodes: Vec<&NodeView> = picture.nodes.values().collect();
     (nodes.len() <= MAX_MATRIX_NODES).then(|| {
-        let row = |from: &&NodeView| nodes.iter().map(|to| pair(from, to)).collect();
+        let row =
+            |from: &&NodeView| nodes.iter().map(|to| pair(from, to, from.peers.as_ref())).collect();
         nodes.iter().map(row).collect()
     })
 }
 
-fn pair(from: &NodeView, to: &NodeView) -> i64 {
+/// `peers`: those of the node `from`.
+fn pair(from: &NodeView, to: &NodeView, peers: Option<&HashMap<String, PeerState>>) -> i64 {
     if from.lease.subnet == to.lease.subnet {
         return SELF;
     }
-    let seen = from.peers.as_ref().and_then(|peers| seen_of(peers, to));
-    seen.map_or(UNKNOWN, cell)
+    let seen = |peers: &HashMap<String, PeerState>| {
+        to.lease.subnet.nets().find_map(|net| peers.get(&net.to_string()).map(cell))
+    };
+    peers.and_then(seen).unwrap_or(UNKNOWN)
 }
 
-fn seen_of<'a>(peers: &'a HashMap<String, PeerState>, to: &NodeView) -> Option<&'a PeerState> {
-    to.lease.subnet.nets().find_map(|net| peers.get(&net.to_string()))
-}
-
-/// How one node sees all others, by their ids.
 pub(crate) fn seen_by(
     picture: &Picture,
     from: &NodeView,
     peers: Vec<PeerState>,
 ) -> Vec<(String, i64)> {
-    let key = |seen: PeerState| {
-        let key = seen.subnet.clone().or(seen.ipv6_subnet.clone())?;
-        Some((key, seen))
-    };
-    let peers: HashMap<String, PeerState> = peers.into_iter().filter_map(key).collect();
-    let of = |to: &NodeView| {
-        if from.lease.subnet == to.lease.subnet {
-            return SELF;
-        }
-        seen_of(&peers, to).map_or(UNKNOWN, cell)
-    };
-    picture.nodes.values().map(|to| (to.lease.subnet.to_string(), of(to))).collect()
+    let peers = by_subnet(peers);
+    let of = |to: &NodeView| (to.lease.subnet.to_string(), pair(from, to, Some(&peers)));
+    picture.nodes.values().map(of).collect()
 }

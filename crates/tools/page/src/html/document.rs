@@ -74,17 +74,18 @@ fn title(picture: &Picture, shown: &PageView) -> String {
 }
 
 fn head(title: String, is_live: bool) -> String {
-    let script = if is_live { "<script src=\"/page/page.js\" defer></script>" } else { "" };
-    let refresh = if is_live {
-        "<noscript><meta http-equiv=\"refresh\" content=\"30\"></noscript>"
-    } else {
-        ""
+    let live = match is_live {
+        true => {
+            "<noscript><meta http-equiv=\"refresh\" content=\"30\"></noscript>\
+                 <script src=\"/page/page.js\" defer></script>"
+        }
+        false => "",
     };
     format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>{}</title>\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <meta name=\"color-scheme\" content=\"light dark\"><link rel=\"icon\" href=\"/page/icon.svg\">\
-         <link rel=\"stylesheet\" href=\"/page/page.css\">{refresh}{script}</head>",
+         <link rel=\"stylesheet\" href=\"/page/page.css\">{live}</head>",
         Text(title)
     )
 }

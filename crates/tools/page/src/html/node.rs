@@ -1,14 +1,15 @@
 //! One node: everything that its `flannelctl status`, `peers` and `events` show.
 
 use std::fmt::Write as _;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
+use flannel_cli::time::{seconds_between, span};
 use flannel_lease::Subnet;
-use flannel_state::{PeerState, ProbingState};
+use flannel_state::{PeerState, counted};
 
 use super::address_of;
-use super::overview::{kind_class, last_heard};
-use super::text::{Text, clock, number, span};
+use super::overview::kind_class;
+use super::text::{Text, clock, number};
 use crate::health::Health;
 use crate::node_report::{NodeReport, words};
 use crate::page::PageView;
@@ -83,61 +84,32 @@ fn facts(node: &NodeView) -> Vec<(&'static str, String)> {
         facts.push(("MTU", format!("{mtu} for pods{why}")));
     }
     if let Some(underlay) = &network.underlay {
-        let addresses: Vec<String> = underlay.addresses.iter().map(ToString::to_string).collect();
-        let where_ = format!("{} {}", underlay.interface, addresses.join(" "));
-        facts.push(("underlay", format!("{where_}, MTU {}: {}", underlay.mtu, underlay.why)));
+        facts.push(("underlay", format!("{underlay}: {}", underlay.why)));
     }
     if let Some(store) = &network.store {
         let since = span(seconds_between(&store.since, now));
-        facts.push((
-            "store",
-            match &store.why {
-                None => format!("{}, up for {since}", store.name),
-                Some(why) => format!("{}, unreachable for {since}: {why}", store.name),
-            },
-        ));
+        let condition = match &store.why {
+            None => format!("up for {since}"),
+            Some(why) => format!("unreachable for {since}: {why}"),
+        };
+        facts.push(("store", format!("{}, {condition}", store.name)));
     }
-    let counts = network.peers;
-    let mut text = number(counts.known);
-    if counts.unusable > 0 {
-        text += &format!(", {} unusable", number(counts.unusable));
-    }
-    if counts.vanished > 0 {
-        text += &format!(", {} missing from the store", number(counts.vanished));
-    }
-    facts.push(("peers", text));
-    if let Some(probing) = &network.probing {
-        facts.push(("probes", probes(probing)));
-    }
+    let peers = network.peers;
+    let parts = [(peers.unusable, "unusable"), (peers.vanished, "missing from the store")];
+    facts.push(("peers", number(peers.known) + &counted(&parts, number)));
+    let probing = network.probing.as_ref();
+    facts.extend(probing.map(|found| ("probes", found.reached_and_others(number))));
     let entries = &network.entries;
-    facts.push((
-        "entries",
-        match entries.missing {
-            0 => format!("{} wanted, all in place", number(entries.wanted)),
-            missing => format!("{} wanted, {} missing", number(entries.wanted), number(missing)),
-        },
-    ));
+    let missing = match entries.missing {
+        0 => "all in place".to_owned(),
+        missing => format!("{} missing", number(missing)),
+    };
+    facts.push(("entries", format!("{} wanted, {missing}", number(entries.wanted))));
     let up = span(seconds_between(started, now));
     facts.push(("daemon", format!("flanneld {version}, running for {up}")));
-    if let Some(heard) = last_heard(node) {
-        facts.push(("heard", heard));
-    }
+    let heard = node.seconds_since_answer(Instant::now());
+    facts.extend(heard.map(|seconds| ("heard", format!("{} ago", span(seconds)))));
     facts
-}
-
-/// Probes in the words of `flannelctl status`.
-fn probes(probing: &ProbingState) -> String {
-    let parts = [
-        (probing.unreached, "UNREACHABLE"),
-        (probing.impaired, "reached with a warning"),
-        (probing.not_probed, "not probed"),
-        (probing.waiting, "not probed yet"),
-    ];
-    let mut text = format!("{} reached", number(probing.reached));
-    for (count, what) in parts.into_iter().filter(|(count, _)| *count > 0) {
-        text += &format!(", {} {what}", number(count));
-    }
-    text
 }
 
 fn findings(html: &mut String, report: &NodeReport) {
@@ -152,7 +124,6 @@ fn findings(html: &mut String, report: &NodeReport) {
     html.push_str("</ul></section>");
 }
 
-/// Peers of a node, as far as it has been asked for them.
 fn peers(html: &mut String, picture: &Picture, node: &NodeView, shown: &PageView) {
     let Some(peers) = node.peers.as_ref().filter(|peers| !peers.is_empty()) else {
         let id = node.lease.subnet.to_string();
@@ -222,11 +193,4 @@ fn events(html: &mut String, node: &NodeView) {
         );
     }
     html.push_str("</ol></section>");
-}
-
-/// Seconds between two moments; zero for what is not a moment.
-fn seconds_between(earlier: &str, later: &str) -> u64 {
-    let read = |text: &str| text.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_second);
-    let between = read(earlier).zip(read(later)).map(|(earlier, later)| later - earlier);
-    between.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default()
 }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::time::Instant;
 
-use super::text::{InAddress, Text, clock, number, span};
+use flannel_cli::time::span;
+
+use super::text::{InAddress, Text, clock, number};
 use super::{address_of, network_query};
 use crate::collector::Collector;
 use crate::common_cause::{self, CommonCause};
@@ -147,8 +148,9 @@ pub(super) fn problems(picture: &Picture, shown: &PageView) -> String {
     for node in picture.nodes.values() {
         if node.health.is_wrong() || node.health == Health::Warnings {
             let why = node.why.as_deref().unwrap_or_default();
-            // The reason of a node that does not answer names the node.
-            let why = if node.health == Health::Silent { why_of_silence(why) } else { why };
+            // The reason of a node that does not answer begins with the node's address.
+            let reason = why.split_once(": ").filter(|_| node.health == Health::Silent);
+            let why = reason.map_or(why, |(_, reason)| reason);
             groups.entry((node.health, why)).or_default().push(node);
         }
     }
@@ -192,11 +194,6 @@ pub(super) fn problems(picture: &Picture, shown: &PageView) -> String {
         let _ = write!(html, "<p>… and {more} other problems; the list of nodes has them all.</p>");
     }
     html
-}
-
-/// Reason without the address, which differs from node to node.
-fn why_of_silence(why: &str) -> &str {
-    why.split_once(": ").map_or(why, |(_, why)| why)
 }
 
 pub(super) fn timeline(picture: &Picture, shown: &PageView) -> String {
@@ -293,9 +290,4 @@ pub(super) fn pages(picture: &Picture, shown: &PageView) -> String {
     }
     html += "</nav>";
     html
-}
-
-/// When a node was last heard, for its page.
-pub(super) fn last_heard(node: &NodeView) -> Option<String> {
-    node.seconds_since_answer(Instant::now()).map(|seconds| format!("{} ago", span(seconds)))
 }

@@ -30,26 +30,26 @@ fn one(html: &mut String, pool: &PoolView) {
         "<div class=\"pool\"><p class=\"range\"><b class=\"mono\">{}</b> <span>{full} % taken</span></p>\
          <meter min=\"0\" max=\"100\" high=\"80\" optimum=\"0\" value=\"{percent:.2}\" \
          aria-label=\"How full {} is\">{full} %</meter>\
-         <dl class=\"figures\"><div><dt>leased</dt><dd>{}</dd></div>",
+         <dl class=\"figures\">",
         Text(&pool.network),
         Text(&pool.network),
-        number(pool.leased),
     );
-    if pool.is_pool {
-        let _ = write!(html, "<div><dt>reserved</dt><dd>{}</dd></div>", number(pool.reserved));
+    let figures = [
+        Some(("leased", number(pool.leased))),
+        pool.is_pool.then(|| ("reserved", number(pool.reserved))),
+        Some(("free", number(pool.free()))),
+        (pool.outside > 0).then(|| ("outside", number(pool.outside))),
+    ];
+    for (name, count) in figures.into_iter().flatten() {
+        let _ = write!(html, "<div><dt>{name}</dt><dd>{count}</dd></div>");
     }
-    let _ = write!(html, "<div><dt>free</dt><dd>{}</dd></div>", number(pool.free()));
-    if pool.outside > 0 {
-        let _ = write!(html, "<div><dt>outside</dt><dd>{}</dd></div>", number(pool.outside));
-    }
-    let _ = write!(html, "</dl>");
+    html.push_str("</dl>");
     squares(html, pool);
     let each = match pool.per_cell {
+        _ if pool.cells.is_empty() => format!("subnets are /{}", pool.subnet_len),
         1 => format!("a square is one /{}", pool.subnet_len),
         many => format!("a square is {} subnets /{}", number(many), pool.subnet_len),
     };
-    let each =
-        if pool.cells.is_empty() { format!("subnets are /{}", pool.subnet_len) } else { each };
     let _ = write!(
         html,
         "<p class=\"note\">{} to {}; {each}</p></div>",
@@ -95,7 +95,6 @@ fn squares(html: &mut String, pool: &PoolView) {
     );
 }
 
-/// Style of a square, by how much of it is in use.
 fn class(cell: &Cell, per_cell: u128) -> &'static str {
     let taken = u128::from(cell.leased + cell.reserved);
     match () {

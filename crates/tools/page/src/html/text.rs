@@ -62,15 +62,6 @@ pub(crate) fn number(count: impl Display) -> String {
     text
 }
 
-pub(crate) fn span(seconds: u64) -> String {
-    match seconds {
-        0..60 => format!("{seconds}s"),
-        60..3_600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
-        3_600..86_400 => format!("{}h{:02}m", seconds / 3_600, seconds % 3_600 / 60),
-        _ => format!("{}d{:02}h", seconds / 86_400, seconds % 86_400 / 3_600),
-    }
-}
-
 /// Time of a moment, in UTC; a browser with scripts shows local time.
 pub(crate) fn clock(moment: &str) -> String {
     moment.get(11..19).map_or_else(|| moment.to_owned(), |time| format!("{time}Z"))
