@@ -13,7 +13,6 @@ use crate::queues::Queues;
 pub struct DropCounters(BTreeMap<String, DropCount>);
 
 impl DropCounters {
-    /// Reads all counters of the calling thread's network namespace.
     pub fn read() -> Self {
         let mut found = Rules::read().counters();
         if let Ok(mut kernel) = Kernel::open() {

@@ -20,12 +20,10 @@ pub enum End<'a> {
 pub struct Peer {
     pub subnets: Vec<IpNet>,
     pub public: Vec<IpAddr>,
-    /// Addresses of its end of the tunnel, of each family.
     pub macs: Vec<String>,
     /// The hash of its machine id, where it tells it.
     #[serde(skip)]
     pub machine: Option<NonZeroU64>,
-    /// Port at which it answers probes, if it does.
     #[serde(skip)]
     pub probe_port: Option<NonZeroU16>,
     /// The type of its backend; empty for a reservation.
@@ -34,7 +32,6 @@ pub struct Peer {
 }
 
 impl<'a> End<'a> {
-    /// `hosts`: the addresses of this node.
     pub fn place(ip: IpAddr, hosts: &[IpAddr], own: &[IpNet], peers: &'a [Peer]) -> Self {
         if hosts.contains(&ip) {
             return Self::Host;
@@ -67,14 +64,13 @@ impl Peer {
 
     /// Name of the node in requests.
     pub fn subnet(&self) -> Option<Subnet> {
-        let v4 = self.subnets.iter().find_map(|net| match net {
-            IpNet::V4(net) => Some(*net),
-            IpNet::V6(_) => None,
-        });
-        let v6 = self.subnets.iter().find_map(|net| match net {
-            IpNet::V6(net) => Some(*net),
-            IpNet::V4(_) => None,
-        });
+        let (mut v4, mut v6) = (None, None);
+        for net in &self.subnets {
+            match net {
+                IpNet::V4(net) => v4 = v4.or(Some(*net)),
+                IpNet::V6(net) => v6 = v6.or(Some(*net)),
+            }
+        }
         Subnet::new(v4, v6)
     }
 }

@@ -19,7 +19,6 @@ pub enum Way {
     Back,
     /// What daemons say of the other node.
     Peer,
-    /// Real packets.
     Live,
 }
 
@@ -40,7 +39,6 @@ pub struct Hop {
     pub finding: Option<Finding>,
 }
 
-/// The hops of one direction, as they are found.
 pub struct Hops {
     pub(crate) way: Way,
     pub all: Vec<Hop>,

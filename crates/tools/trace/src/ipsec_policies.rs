@@ -14,7 +14,6 @@ use crate::judge::broken;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct IpsecPolicies {
     policies: Vec<ObservedPolicy>,
-    /// Directions in which a packet that no policy is for is dropped.
     blocked_by_default: Vec<Direction>,
 }
 

@@ -2,7 +2,6 @@
 
 use flannel_backend::{Encapsulation, Underlay};
 use flannel_common::Family;
-use flannel_lease::Subnet;
 use ipnet::IpNet;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,24 +14,6 @@ pub struct NodeInNetwork {
 }
 
 impl NodeInNetwork {
-    /// `subnet`: this node's. `devices`: those of the backend.
-    pub fn new(
-        encapsulation: Encapsulation,
-        underlay: &Underlay,
-        mtu: u32,
-        devices: Vec<String>,
-        subnet: &Subnet,
-    ) -> Self {
-        Self {
-            encapsulation,
-            underlay: Some(underlay.clone()),
-            mtu: Some(mtu),
-            devices,
-            own: subnet.nets().collect(),
-        }
-    }
-
-    /// Device of flannel by which packets of a family go to other nodes.
     pub fn tunnel_device(&self, family: Family) -> Option<&str> {
         self.encapsulation.device(&self.devices, family)
     }

@@ -17,7 +17,6 @@ const DIRECTORIES: [&str; 2] = ["/run/netns", "/run/docker/netns"];
 
 pub struct PodNamespace {
     namespace: File,
-    /// Number of the device of this node that leads there, if a veth does.
     pub(crate) veth: Option<u32>,
     pub(crate) mac: Option<Mac>,
 }

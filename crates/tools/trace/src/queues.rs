@@ -68,18 +68,17 @@ impl Queues {
         dropped
     }
 
-    /// What delays all that goes out by a device, with what undoes it.
     pub(crate) fn delays(&self, device: &Device) -> Option<Finding> {
         let of = |queue: &&FoundQueue| queue.link == device.index;
-        self.queues.iter().filter(of).find_map(|queue| match queue.setting {
-            QueueSetting::Faults { delay, .. } if delay > 0 => {
-                let (name, kind) = (&device.name, &queue.kind);
-                let took = format!("{}.{} ms", delay / 1_000, delay % 1_000 / 100);
-                let what = format!("the queue {kind} of {name} delays all that it sends by {took}");
-                let fix = format!("tc qdisc del dev {name} root");
-                Some(Finding::warning(Layer::Queues, what, "", fix))
-            }
-            _ => None,
+        self.queues.iter().filter(of).find_map(|queue| {
+            let QueueSetting::Faults { delay: delay @ 1.., .. } = queue.setting else {
+                return None;
+            };
+            let (name, kind) = (&device.name, &queue.kind);
+            let took = format!("{}.{} ms", delay / 1_000, delay % 1_000 / 100);
+            let what = format!("the queue {kind} of {name} delays all that it sends by {took}");
+            let fix = format!("tc qdisc del dev {name} root");
+            Some(Finding::warning(Layer::Queues, what, "", fix))
         })
     }
 

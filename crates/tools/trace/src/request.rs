@@ -22,9 +22,10 @@ pub struct TraceRequest {
 pub enum TraceAnswer {
     /// The node has heard, and needs a few seconds.
     Looking,
-    /// Hops of both directions, with the node's name.
-    Walked { node: String, hops: Vec<Hop> },
-    /// Why the node cannot look.
+    Walked {
+        node: String,
+        hops: Vec<Hop>,
+    },
     Failed(String),
 }
 

@@ -18,7 +18,6 @@ pub fn tracked_connections() -> Option<(u64, u64)> {
     Some((number("nf_conntrack_count")?, number("nf_conntrack_max")?))
 }
 
-/// What makes room for more.
 pub fn more_connections(most: u64) -> String {
     format!("sysctl -w net.netfilter.nf_conntrack_max={}", most * 2)
 }

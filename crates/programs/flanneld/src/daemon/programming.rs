@@ -136,7 +136,13 @@ impl Daemon {
                 tunnels: devices.clone(),
                 underlay: Some(underlay.link.to_string()),
             },
-            in_network: NodeInNetwork::new(encapsulation, underlay, mtu, devices, &subnet),
+            in_network: NodeInNetwork {
+                encapsulation,
+                underlay: Some(underlay.clone()),
+                mtu: Some(mtu),
+                devices,
+                own: subnet.nets().collect(),
+            },
             masquerades: self.setup.options.traffic.ip_masq,
         };
         self.act(Action::ShowNode(node.into()));

@@ -2,10 +2,8 @@
 
 use super::path::{Drop, Packet};
 
-/// Tables of nftables that flanneld and its plugin make.
 const OWN_TABLES: [&str; 4] =
     ["flannel-ipv4", "flannel-ipv6", "cni_hostport", "cni_plugins_masquerade"];
-/// How their chains in iptables begin.
 const OWN_CHAINS: [&str; 2] = ["FLANNEL-", "CNI-"];
 
 const OWN: &str = "leave this rule: it is flannel's own, and drops what must not pass";

@@ -9,6 +9,10 @@ use super::path::{
     Drop, Dropped, Hook, JudgedRule, Match, Packet, TOO_FEW_HOPS, address, protocol_number, walk,
 };
 
+/// Modules that match nothing beyond their options, which are known here.
+const KNOWN_MODULES: [&str; 8] =
+    ["udp", "tcp", "comment", "conntrack", "state", "multiport", "length", "physdev"];
+
 #[derive(Debug, Default)]
 pub(super) struct Tables(BTreeMap<String, Table>);
 
@@ -24,7 +28,6 @@ struct Rule {
     /// The rule as it was written, without `-A`.
     text: String,
     words: Vec<String>,
-    /// Packets that it was for.
     packets: Option<u64>,
 }
 
@@ -56,7 +59,6 @@ impl Tables {
         self.0.contains_key(table)
     }
 
-    /// Whether a rule keeps the kernel from tracking connections.
     pub(super) fn untracks(&self) -> bool {
         let rules = self.0.values().flat_map(|table| table.rules.values().flatten());
         let is_it = |word: &String| word == "--notrack" || word == "NOTRACK";
@@ -67,11 +69,8 @@ impl Tables {
         let mut all = Vec::new();
         for (table, found) in &self.0 {
             for rule in found.rules.values().flatten() {
-                let drops = rule
-                    .words
-                    .windows(2)
-                    .any(|pair| pair[0] == "-j" && ["DROP", "REJECT"].contains(&pair[1].as_str()));
-                if drops && rule.packets.is_some() {
+                let drops = |to: &[String]| to[0] == "-j" && (to[1] == "DROP" || to[1] == "REJECT");
+                if rule.words.windows(2).any(drops) && rule.packets.is_some() {
                     all.push(rule.drop(program, &of_table(table)));
                 }
             }
@@ -80,46 +79,33 @@ impl Tables {
     }
 
     pub(super) fn judge(&self, packet: &Packet, program: &str) -> Dropped {
-        let chains: &[(&str, &str)] = match packet.hook {
-            Hook::In => &[
-                ("raw", "PREROUTING"),
-                ("mangle", "PREROUTING"),
-                ("nat", "PREROUTING"),
-                ("mangle", "INPUT"),
-                ("filter", "INPUT"),
-            ],
-            Hook::Out => &[
-                ("raw", "OUTPUT"),
-                ("mangle", "OUTPUT"),
-                ("nat", "OUTPUT"),
-                ("filter", "OUTPUT"),
-                ("mangle", "POSTROUTING"),
-                ("nat", "POSTROUTING"),
-            ],
-            Hook::Forward => &[
-                ("raw", "PREROUTING"),
-                ("mangle", "PREROUTING"),
-                ("nat", "PREROUTING"),
-                ("mangle", "FORWARD"),
-                ("filter", "FORWARD"),
-                ("mangle", "POSTROUTING"),
-                ("nat", "POSTROUTING"),
-            ],
-            Hook::BridgeIn => &[("broute", "BROUTING"), ("nat", "PREROUTING"), ("filter", "INPUT")],
-            Hook::BridgeOut => &[("nat", "OUTPUT"), ("filter", "OUTPUT"), ("nat", "POSTROUTING")],
+        const FIRST: &[&str] = &["raw", "mangle", "nat"];
+        const INNER: &[&str] = &["mangle", "filter"];
+        const LAST: &[&str] = &["mangle", "nat"];
+        // Chains in order, each with the tables that have it.
+        let chains: &[(&str, &[&str])] = match packet.hook {
+            Hook::In => &[("PREROUTING", FIRST), ("INPUT", INNER)],
+            Hook::Out => &[("OUTPUT", &["raw", "mangle", "nat", "filter"]), ("POSTROUTING", LAST)],
+            Hook::Forward => &[("PREROUTING", FIRST), ("FORWARD", INNER), ("POSTROUTING", LAST)],
+            Hook::BridgeIn => {
+                &[("BROUTING", &["broute"]), ("PREROUTING", &["nat"]), ("INPUT", &["filter"])]
+            }
+            Hook::BridgeOut => &[("OUTPUT", &["nat", "filter"]), ("POSTROUTING", &["nat"])],
             Hook::BridgeForward => {
-                &[("nat", "PREROUTING"), ("filter", "FORWARD"), ("nat", "POSTROUTING")]
+                &[("PREROUTING", &["nat"]), ("FORWARD", &["filter"]), ("POSTROUTING", &["nat"])]
             }
         };
         let mut dropped = Dropped::default();
+        let chains =
+            chains.iter().flat_map(|(chain, tables)| tables.iter().map(move |it| (*it, *chain)));
         for (table, chain) in chains {
             let of = of_table(table);
-            let Some(found) = self.0.get(*table) else { continue };
+            let Some(found) = self.0.get(table) else { continue };
             let rules = |chain: &str| -> Vec<JudgedRule> {
                 let rules = found.rules.get(chain).map_or(&[][..], Vec::as_slice);
                 rules.iter().map(|rule| rule.judge(packet, program, &of)).collect()
             };
-            let shut = found.chains.get(*chain) == Some(&Some(false));
+            let shut = found.chains.get(chain) == Some(&Some(false));
             let policy = shut.then(|| Drop {
                 rule: format!("the policy of {program}{of} {chain}"),
                 fix: match program {
@@ -129,7 +115,7 @@ impl Tables {
                 packets: None,
             });
             let mut here = walk(chain, 0, &rules).dropped_by(policy);
-            if *table == "nat" && program != "ebtables" {
+            if table == "nat" && program != "ebtables" {
                 // What is led elsewhere on some condition is a published port or a service.
                 here.perhaps.clear();
             }
@@ -141,7 +127,6 @@ impl Tables {
     }
 }
 
-/// As its program is told which table is meant.
 fn of_table(table: &str) -> String {
     if table == "filter" { String::new() } else { format!(" -t {table}") }
 }
@@ -175,10 +160,7 @@ impl Rule {
                     let is_source =
                         word == "-s" || word.ends_with("src") || word.ends_with("source");
                     let (ip, value) = (if is_source { packet.src } else { packet.dst }, value());
-                    match packet.is_arp {
-                        true => Match::No,
-                        false => address(ip, value),
-                    }
+                    if packet.is_arp { Match::No } else { address(ip, value) }
                 }
                 "--arp-ip-src" | "--arp-ip-dst" => {
                     let value = value();
@@ -216,14 +198,10 @@ impl Rule {
                 }
                 "--ip-dport" | "--ip6-dport" => ports(packet.port, value()),
                 "--length" => {
-                    let (low, high) =
-                        value().split_once(':').map_or((None, None), |(low, high)| {
-                            (low.parse::<u32>().ok(), high.parse::<u32>().ok())
-                        });
-                    match (low, high) {
-                        (Some(low), Some(high)) => Match::of((low..=high).contains(&packet.length)),
-                        _ => Match::Maybe,
-                    }
+                    let range = value().split_once(':').and_then(|(low, high)| {
+                        Some(low.parse::<u32>().ok()?..=high.parse().ok()?)
+                    });
+                    range.map_or(Match::Maybe, |range| Match::of(range.contains(&packet.length)))
                 }
                 "--dport" | "--dports" => ports(packet.port, value()),
                 "--ctstate" | "--state" => {
@@ -231,22 +209,9 @@ impl Rule {
                     value().split(',').map(state).fold(Match::No, Match::or)
                 }
                 "-m" | "--comment" => {
-                    let known = [
-                        "udp",
-                        "tcp",
-                        "comment",
-                        "conntrack",
-                        "state",
-                        "multiport",
-                        "length",
-                        "physdev",
-                    ];
                     let name = value();
-                    if word == "--comment" || known.contains(&name) {
-                        Match::Yes
-                    } else {
-                        Match::Maybe
-                    }
+                    let known = word == "--comment" || KNOWN_MODULES.contains(&name);
+                    if known { Match::Yes } else { Match::Maybe }
                 }
                 "-j" | "-g" => {
                     verdict = match (word, value()) {
@@ -296,10 +261,7 @@ impl Rule {
                     // What follows belongs to the target.
                     break;
                 }
-                other if other.starts_with('-') => {
-                    // An option that is not known here, with or without a value.
-                    Match::Maybe
-                }
+                // An option that is not known here, or its value.
                 _ => Match::Maybe,
             };
             is_for = is_for.and(if negated { one.not() } else { one });

@@ -80,19 +80,16 @@ impl Rules {
         all
     }
 
-    /// What drops such a packet, whatever is not known of it.
     pub fn drops(&self, packet: &Packet) -> Option<Drop> {
         self.judge(packet).surely
     }
 
     pub fn judge(&self, packet: &Packet) -> Dropped {
         let packet = &Packet { host: self.host.clone(), ..packet.clone() };
-        let (tables, program) = match (packet.hook, packet.dst.is_ipv4()) {
-            (Hook::BridgeIn | Hook::BridgeOut | Hook::BridgeForward, _) => {
-                (&self.bridge, "ebtables")
-            }
-            (_, true) => (&self.v4, "iptables"),
-            (_, false) => (&self.v6, "ip6tables"),
+        let (tables, program) = match packet.dst.is_ipv4() {
+            _ if packet.hook.is_of_bridge() => (&self.bridge, "ebtables"),
+            true => (&self.v4, "iptables"),
+            false => (&self.v6, "ip6tables"),
         };
         let mut dropped = match packet.is_arp && program != "ebtables" {
             true => Dropped::default(),

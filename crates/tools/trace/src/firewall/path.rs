@@ -20,6 +20,12 @@ pub enum Hook {
     BridgeForward,
 }
 
+impl Hook {
+    pub(crate) fn is_of_bridge(self) -> bool {
+        matches!(self, Self::BridgeIn | Self::BridgeOut | Self::BridgeForward)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conversation {
     New,
@@ -42,7 +48,6 @@ pub struct Packet {
     pub conversation: Conversation,
     /// Whether it asks or says who has an address, and is not an IP packet.
     pub is_arp: bool,
-    /// The host whose rules it passes.
     pub host: Arc<HostFacts>,
 }
 
@@ -97,55 +102,41 @@ impl Packet {
         }
     }
 
-    /// Whether it passes this device's hook for frames that come in.
-    pub(crate) fn comes_by(&self, device: &str) -> bool {
-        let [came, _] = &self.bridge_ports;
-        is_named(device, &self.iif) || came.as_ref().is_some_and(|port| is_named(device, port))
-    }
-
-    /// Whether it passes this device's hook for frames that go out.
-    pub(crate) fn goes_by(&self, device: &str) -> bool {
-        let [_, goes] = &self.bridge_ports;
-        is_named(device, &self.oif) || goes.as_ref().is_some_and(|port| is_named(device, port))
+    /// Whether it passes a device's hook for frames that come in, or that go out.
+    pub(crate) fn passes(&self, device: &str, comes_in: bool) -> bool {
+        let [came, goes] = &self.bridge_ports;
+        let (name, port) = if comes_in { (&self.iif, came) } else { (&self.oif, goes) };
+        is_named(device, name) || port.as_ref().is_some_and(|port| is_named(device, port))
     }
 }
 
 /// `pattern`: a name, or how names begin and an asterisk.
 fn is_named(pattern: &str, name: &str) -> bool {
-    match pattern.strip_suffix('*') {
-        Some(beginning) => !name.is_empty() && name.starts_with(beginning),
-        None => !name.is_empty() && name == pattern,
-    }
+    let is_it = |beginning: &str| name.starts_with(beginning);
+    !name.is_empty() && pattern.strip_suffix('*').map_or(name == pattern, is_it)
 }
 
-/// A rule or queue that drops packets, and how that is undone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drop {
     pub rule: String,
     pub fix: String,
-    /// Packets that it has dropped, where it counts them.
     pub packets: Option<u64>,
 }
 
 impl Drop {
     /// The program whose rules these are, and which would write them again.
     pub fn manager(&self) -> Option<&'static str> {
-        if self.rule.contains("firewalld") {
-            Some("firewalld")
-        } else if self.rule.contains("ufw-") {
-            Some("ufw")
-        } else {
-            None
-        }
+        let managers = [("firewalld", "firewalld"), ("ufw-", "ufw")];
+        managers.into_iter().find(|(mark, _)| self.rule.contains(mark)).map(|(_, name)| name)
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Match {
-    Yes,
     No,
     /// That hangs on what is not known here.
     Maybe,
+    Yes,
 }
 
 impl Match {
@@ -154,19 +145,11 @@ impl Match {
     }
 
     pub(crate) fn and(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::No, _) | (_, Self::No) => Self::No,
-            (Self::Maybe, _) | (_, Self::Maybe) => Self::Maybe,
-            _ => Self::Yes,
-        }
+        self.min(other)
     }
 
     pub(crate) fn or(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Yes, _) | (_, Self::Yes) => Self::Yes,
-            (Self::Maybe, _) | (_, Self::Maybe) => Self::Maybe,
-            _ => Self::No,
-        }
+        self.max(other)
     }
 
     pub(crate) fn not(self) -> Self {
@@ -185,7 +168,6 @@ pub(crate) struct ChainOutcome {
     pub(crate) falls_through: bool,
 }
 
-/// A rule as far as it matters to one packet.
 pub(crate) struct JudgedRule {
     pub(crate) is_for: Match,
     pub(crate) verdict: Verdict,
@@ -209,44 +191,24 @@ pub(crate) fn walk(
         if rule.is_for == Match::No {
             continue;
         }
-        let sure = rule.is_for == Match::Yes;
-        match rule.verdict {
-            Verdict::Continue => {}
-            Verdict::Accept => {
-                outcome.accepted = true;
-                if sure {
-                    return outcome;
-                }
-            }
-            Verdict::Drop => {
-                outcome.droppers.extend(rule.drop);
-                if sure {
-                    return outcome;
-                }
-            }
-            Verdict::Return => {
-                outcome.falls_through = true;
-                if sure {
-                    return outcome;
-                }
-            }
-            Verdict::Jump(to) => {
-                let there = walk(&to, depth + 1, rules);
+        let mut goes_on = rule.is_for != Match::Yes;
+        match &rule.verdict {
+            Verdict::Continue => goes_on = true,
+            Verdict::Accept => outcome.accepted = true,
+            Verdict::Drop => outcome.droppers.extend(rule.drop),
+            Verdict::Return => outcome.falls_through = true,
+            Verdict::Jump(to) | Verdict::Goto(to) => {
+                let there = walk(to, depth + 1, rules);
                 outcome.accepted |= there.accepted;
                 outcome.droppers.extend(there.droppers);
-                if sure && !there.falls_through {
-                    return outcome;
+                match rule.verdict {
+                    Verdict::Jump(_) => goes_on |= there.falls_through,
+                    _ => outcome.falls_through |= there.falls_through,
                 }
             }
-            Verdict::Goto(to) => {
-                let there = walk(&to, depth + 1, rules);
-                outcome.accepted |= there.accepted;
-                outcome.droppers.extend(there.droppers);
-                outcome.falls_through |= there.falls_through;
-                if sure {
-                    return outcome;
-                }
-            }
+        }
+        if !goes_on {
+            return outcome;
         }
     }
     outcome.falls_through = true;
@@ -262,16 +224,13 @@ impl ChainOutcome {
             (false, true, Some(policy)) => Some(first.unwrap_or(policy)),
             _ => None,
         };
-        match surely {
-            Some(drop) => Dropped { surely: Some(drop), perhaps: Vec::new() },
-            None => Dropped { surely: None, perhaps: self.droppers },
-        }
+        let perhaps = if surely.is_some() { Vec::new() } else { self.droppers };
+        Dropped { surely, perhaps }
     }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// What drops it, whatever is not known of it.
     pub surely: Option<Drop>,
     /// What may drop it: some packets (a rate, a share, a mark), and not others.
     pub perhaps: Vec<Drop>,
@@ -288,8 +247,7 @@ impl Dropped {
 
 /// An address against an address or a network, as rules write them.
 pub(crate) fn address(ip: IpAddr, written: &str) -> Match {
-    let net =
-        written.parse::<IpNet>().ok().or_else(|| written.parse::<IpAddr>().ok().map(IpNet::from));
+    let net = written.parse().or_else(|_| written.parse::<IpAddr>().map(IpNet::from));
     net.map_or(Match::Maybe, |net| Match::of(net.contains(&ip)))
 }
 

@@ -22,18 +22,10 @@ pub(crate) fn bridge(bridge: &Device) -> HopJudgement {
 
 /// `mtu`: what the network carries.
 pub(crate) fn bridge_mtu(bridge: &Device, mtu: Option<u32>) -> Result<(), Finding> {
-    let name = &bridge.name;
-    match mtu.filter(|mtu| bridge.mtu < *mtu) {
-        Some(mtu) => Err(broken(
-            LAYER,
-            format!(
-                "{name} has an MTU of {}, and pods send packets of up to {mtu} bytes",
-                bridge.mtu
-            ),
-            format!("ip link set {name} mtu {mtu}"),
-        )),
-        None => Ok(()),
-    }
+    let (name, has) = (&bridge.name, bridge.mtu);
+    let Some(mtu) = mtu.filter(|mtu| has < *mtu) else { return Ok(()) };
+    let what = format!("{name} has an MTU of {has}, and pods send packets of up to {mtu} bytes");
+    Err(broken(LAYER, what, format!("ip link set {name} mtu {mtu}")))
 }
 
 /// `state`: as the kernel numbers it; `None` if it is not known.
@@ -60,7 +52,6 @@ pub(crate) struct PortFlags {
     pub(crate) learning: Option<bool>,
 }
 
-/// Whether a port passes the question on who has the pod's address.
 pub(crate) fn port_flood(
     bridge: &str,
     port: &str,
@@ -71,38 +62,30 @@ pub(crate) fn port_flood(
         true => (flags.broadcast_flood, "broadcasts", "bcast_flood"),
         false => (flags.multicast_flood, "multicasts", "mcast_flood"),
     };
-    match passes {
-        Some(false) => Err(broken(
-            LAYER,
-            format!(
-                "the port {port} of {bridge} passes no {kind} on: nobody can ask the pod behind it for its MAC"
-            ),
-            format!("bridge link set dev {port} {option} on"),
-        )),
-        _ => Ok(()),
+    if passes != Some(false) {
+        return Ok(());
     }
+    let what = format!(
+        "the port {port} of {bridge} passes no {kind} on: nobody can ask the pod behind it for its MAC"
+    );
+    Err(broken(LAYER, what, format!("bridge link set dev {port} {option} on")))
 }
 
-/// Whether frames come to a pod whose MAC its bridge does not know.
 pub(crate) fn port_learning(
     bridge: &str,
     port: &str,
     mac: Mac,
     flags: PortFlags,
 ) -> Result<(), Finding> {
-    match (flags.learning, flags.unicast_flood) {
-        (Some(false), Some(false)) => Err(broken(
-            LAYER,
-            format!(
-                "the port {port} of {bridge} neither learns nor gets what is for nobody known: what is for {mac} behind it goes nowhere"
-            ),
-            format!("bridge link set dev {port} learning on flood on"),
-        )),
-        _ => Ok(()),
+    if (flags.learning, flags.unicast_flood) != (Some(false), Some(false)) {
+        return Ok(());
     }
+    let what = format!(
+        "the port {port} of {bridge} neither learns nor gets what is for nobody known: what is for {mac} behind it goes nowhere"
+    );
+    Err(broken(LAYER, what, format!("bridge link set dev {port} learning on flood on")))
 }
 
-/// A bridge that sends what is for a pod to another port.
 pub(crate) fn wrong_port(bridge: &str, pod: IpAddr, mac: Mac, has: &str, is: &str) -> Finding {
     let what = format!(
         "{bridge} sends what is for {pod} ({mac}) to its port {has}, and the pod is behind {is}"

@@ -8,6 +8,7 @@ use flannel_state::{Finding, Layer};
 
 use super::{HopJudgement, broken, fault};
 use crate::Peer;
+use crate::settings::setting;
 
 const LAYER: Layer = Layer::Neighbours;
 
@@ -18,18 +19,15 @@ pub(crate) fn arp(device: &Device) -> Result<(), Finding> {
         let what = format!("ARP is switched off on {name}: nobody on its wire finds this node");
         return Err(broken(Layer::Arp, what, format!("ip link set {name} arp on")));
     }
-    let ignores = |of: &str| {
-        let path = format!("/proc/sys/net/ipv4/conf/{of}/arp_ignore");
-        std::fs::read_to_string(path).is_ok_and(|value| value.trim() == NEVER_ANSWER)
-    };
-    match ["all", name.as_str()].into_iter().find(|of| ignores(of)) {
-        Some(of) => Err(broken(
-            Layer::Arp,
-            format!(
-                "net/ipv4/conf/{of}/arp_ignore is {NEVER_ANSWER}: this node does not say on {name} that it has its address"
-            ),
-            format!("sysctl -w net/ipv4/conf/{of}/arp_ignore=0"),
-        )),
+    let mut settings =
+        ["all", name.as_str()].map(|of| format!("net/ipv4/conf/{of}/arp_ignore")).into_iter();
+    match settings.find(|path| setting(path).as_deref() == Some(NEVER_ANSWER)) {
+        Some(path) => {
+            let what = format!(
+                "{path} is {NEVER_ANSWER}: this node does not say on {name} that it has its address"
+            );
+            Err(broken(Layer::Arp, what, format!("sysctl -w {path}=0")))
+        }
         None => Ok(()),
     }
 }
@@ -53,14 +51,10 @@ pub(crate) fn neighbour_on_wire(
     mac: Mac,
     answering: &[Mac],
 ) -> Result<(), Finding> {
-    match answering.first() {
-        Some(real) if !answering.contains(&mac) => Err(broken(
-            LAYER,
-            format!("{ip} is {mac} on {device}, and the one who answers for it is {real}"),
-            format!("ip neigh del {ip} dev {device}: the kernel then asks who it is"),
-        )),
-        _ => Ok(()),
-    }
+    let Some(real) = answering.first().filter(|_| !answering.contains(&mac)) else { return Ok(()) };
+    let what = format!("{ip} is {mac} on {device}, and the one who answers for it is {real}");
+    let fix = format!("ip neigh del {ip} dev {device}: the kernel then asks who it is");
+    Err(broken(LAYER, what, fix))
 }
 
 /// `mac`: what the device has for the gateway.

@@ -40,15 +40,13 @@ pub(crate) fn no_answer(bridge: &str, pod: IpAddr) -> Finding {
 
 pub(crate) fn duplicates(bridge: &str, pod: IpAddr, answering: &[Mac]) -> Option<Finding> {
     let [first, second, ..] = answering else { return None };
-    Some(broken(
-        LAYER,
-        format!(
-            "two on {bridge} answer for {pod}, {first} and {second}: the address is given out twice, and packets go to either"
-        ),
-        format!(
-            "bridge fdb show br {bridge} says behind which ports they are; take the address from the one that is not to have it, or restart it; flannelctl ipam check"
-        ),
-    ))
+    let what = format!(
+        "two on {bridge} answer for {pod}, {first} and {second}: the address is given out twice, and packets go to either"
+    );
+    let fix = format!(
+        "bridge fdb show br {bridge} says behind which ports they are; take the address from the one that is not to have it, or restart it; flannelctl ipam check"
+    );
+    Some(broken(LAYER, what, fix))
 }
 
 /// Somebody on this node's bridge who has the address of a pod of another node.
@@ -76,23 +74,19 @@ pub(crate) fn inside_pod(
     let gateways = || bridge.addresses.iter().map(ipnet::IpNet::addr);
     let gateway = gateways().find(|ip| ip.is_ipv4() == pod.is_ipv4());
     let gateway = gateway.map_or_else(|| "GATEWAY".to_owned(), |ip| ip.to_string());
-    let add = format!(
-        "restart the pod; or in its network namespace: ip route replace default via {gateway} dev {device}"
-    );
+    let in_pod = "restart the pod; or in its network namespace";
+    let add = format!("{in_pod}: ip route replace default via {gateway} dev {device}");
     let found = |what: String, fix: String| Some(broken(LAYER, what, fix));
     if !inside.device.up || !inside.device.carrier {
-        let fix = format!(
-            "restart the pod; or in its network namespace: ip link set {device} up, and its routes"
-        );
+        let fix = format!("{in_pod}: ip link set {device} up, and its routes");
         return found(format!("{device} of the pod {pod} is down"), fix);
     }
     if inside.device.noarp {
-        let fix =
-            format!("restart the pod; or in its network namespace: ip link set {device} arp on");
+        let fix = format!("{in_pod}: ip link set {device} arp on");
         return found(format!("ARP is switched off on {device} of the pod {pod}"), fix);
     }
     if let Some(ignored) = &inside.ignores_arp {
-        return Some(in_pod(pod, ignored.clone()));
+        return Some(self::in_pod(pod, ignored.clone()));
     }
     if let Some(TtlSetting { name, value }) =
         inside.ttl.as_ref().filter(|ttl| u64::from(ttl.value) <= TOO_FEW_HOPS)
@@ -125,9 +119,7 @@ pub(crate) fn inside_pod(
         let what = format!(
             "the pod {pod} has {other} itself, which is another's address: it is given out twice"
         );
-        let fix = format!(
-            "restart the pod; or in its network namespace: ip addr del {other} dev {device}"
-        );
+        let fix = format!("{in_pod}: ip addr del {other} dev {device}");
         return found(what, fix);
     }
     let on_the_bridge = bridge.addresses.iter().any(|net| net.contains(&other));
@@ -158,24 +150,15 @@ pub(crate) fn inside_pod(
                 "somebody has written into the pod {pod} that its gateway is {written}, and {} is {real}",
                 bridge.name
             ),
-            format!(
-                "restart the pod; or in its network namespace: ip neigh del {gateway} dev {device}"
-            ),
+            format!("{in_pod}: ip neigh del {gateway} dev {device}"),
         );
     }
-    match veth.filter(|veth| veth.mtu > inside.device.mtu) {
-        Some(veth) => found(
-            format!(
-                "{device} of the pod {pod} has an MTU of {}, and its other end, {}, of {}: larger packets are dropped between",
-                inside.device.mtu, veth.name, veth.mtu
-            ),
-            format!(
-                "restart the pod; or in its network namespace: ip link set {device} mtu {}",
-                veth.mtu
-            ),
-        ),
-        None => None,
-    }
+    let veth = veth.filter(|veth| veth.mtu > inside.device.mtu)?;
+    let what = format!(
+        "{device} of the pod {pod} has an MTU of {}, and its other end, {}, of {}: larger packets are dropped between",
+        inside.device.mtu, veth.name, veth.mtu
+    );
+    found(what, format!("{in_pod}: ip link set {device} mtu {}", veth.mtu))
 }
 
 pub(crate) fn in_pod(pod: IpAddr, finding: Finding) -> Finding {

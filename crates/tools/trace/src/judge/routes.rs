@@ -62,13 +62,10 @@ pub(crate) fn route(
 }
 
 pub(super) fn by(to: IpAddr, way: &Decision) -> String {
-    match way.via {
-        Some(via) => format!("{to} via {via} dev {}", way.link),
-        None => format!("{to} dev {}", way.link),
-    }
+    let via = way.via.map(|via| format!(" via {via}")).unwrap_or_default();
+    format!("{to}{via} dev {}", way.link)
 }
 
-/// What is wrong with that way.
 fn misled(
     node: &NodeInNetwork,
     end: End<'_>,

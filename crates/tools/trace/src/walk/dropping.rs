@@ -12,14 +12,13 @@ use super::{Entrance, Walk};
 use crate::firewall::{Conversation, Drop, Dropped, Hook, ICMP, ICMPV6, Packet, Rules, TCP, UDP};
 use crate::judge::{may_drop, some_of_many};
 use crate::queues::{self, Header};
+use crate::settings::{more_connections, tracked_connections};
 
-/// A packet of the tunnel, as it is between two nodes.
 pub(super) struct Outer<'a> {
     pub(super) hook: Hook,
     pub(super) src: IpAddr,
     pub(super) dst: IpAddr,
     pub(super) card: &'a str,
-    /// The family of pods' packets in it.
     pub(super) inner: Family,
 }
 
@@ -71,6 +70,16 @@ impl Walk<'_> {
         true
     }
 
+    fn has_room_for_connections(&mut self) -> bool {
+        let full = tracked_connections().filter(|(count, most)| *most > 0 && count >= most);
+        let Some((count, most)) = full else { return true };
+        let what = format!(
+            "the kernel tracks {count} connections and has room for {most}: new ones are dropped"
+        );
+        self.hops.wrong("connections", Layer::Connections, what, more_connections(most));
+        false
+    }
+
     /// Whether a packet of the tunnel passes what is asked at the card.
     pub(super) fn passes_on_the_wire(&mut self, outer: &Outer<'_>) -> bool {
         let Outer { hook, src, dst, card, inner } = *outer;
@@ -117,13 +126,13 @@ impl Walk<'_> {
             }
             _ => self.node.mtu,
         };
-        let found = judge_kinds(&self.rules, packet, largest);
-        if let Some(drop) = found.surely {
-            let what = format!("{} drops {it}{}", drop.rule, found.when);
+        let (surely, perhaps) = judge_kinds(&self.rules, packet, largest);
+        if let Some((drop, when)) = surely {
+            let what = format!("{} drops {it}{when}", drop.rule);
             self.hops.wrong("rules", Layer::Firewall, what, drop.fix);
-            return !found.when.is_empty();
+            return !when.is_empty();
         }
-        let named = some_of_many(found.perhaps);
+        let named = some_of_many(perhaps);
         let none = named.is_empty();
         named.iter().for_each(|drop| self.hops.found("rules", may_drop(Layer::Firewall, drop)));
         if say && none && self.rules.unread().is_empty() {
@@ -142,32 +151,26 @@ impl Walk<'_> {
     }
 }
 
-pub(super) struct JudgedKinds {
-    pub(super) surely: Option<Drop>,
-    /// Which of its packets are dropped, in words; empty for the first of them.
-    pub(super) when: String,
-    pub(super) perhaps: Vec<Drop>,
-}
-
-/// Takes a packet through rules as it is, as large as it may be, and as a later one of its conversation.
-pub(super) fn judge_kinds(rules: &Rules, packet: &Packet, largest: Option<u32>) -> JudgedKinds {
-    let full = largest.map(|length| Packet { length, ..packet.clone() });
+/// Takes a packet through rules as it is, as large as it may be, and as a later one of its conversation. What drops one of
+/// them comes with the words for which, empty for the first; without that, what may drop them.
+pub(super) fn judge_kinds(
+    rules: &Rules,
+    packet: &Packet,
+    largest: Option<u32>,
+) -> (Option<(Drop, String)>, Vec<Drop>) {
+    let full = largest.map(|length| {
+        (Packet { length, ..packet.clone() }, format!(" where it has {length} bytes"))
+    });
     let later = Packet { conversation: Conversation::Established, ..packet.clone() };
-    let of_size = full.as_ref().map(|full| format!(" where it has {} bytes", full.length));
-    let kinds = [
-        (Some(packet), String::new()),
-        (full.as_ref(), of_size.unwrap_or_default()),
-        (Some(&later), " once its connection is made".to_owned()),
-    ];
+    let later = (later, " once its connection is made".to_owned());
     let mut perhaps: Vec<Drop> = Vec::new();
-    for (kind, when) in kinds {
-        let Some(kind) = kind else { continue };
-        let dropped = rules.judge(kind);
-        if dropped.surely.is_some() {
-            return JudgedKinds { surely: dropped.surely, when, perhaps: Vec::new() };
+    for (kind, when) in [(packet.clone(), String::new())].into_iter().chain(full).chain([later]) {
+        let dropped = rules.judge(&kind);
+        if let Some(drop) = dropped.surely {
+            return (Some((drop, when)), Vec::new());
         }
         let new = dropped.perhaps.into_iter();
         perhaps.extend(new.filter(|drop| !perhaps.contains(drop)).collect::<Vec<_>>());
     }
-    JudgedKinds { surely: None, when: String::new(), perhaps }
+    (None, perhaps)
 }

@@ -39,7 +39,6 @@ pub(crate) struct InsidePod {
     queues: Queues,
 }
 
-/// How far packets of a pod go, and the setting that says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TtlSetting {
     pub(crate) name: String,
@@ -80,8 +79,7 @@ impl Walk<'_> {
             }
             Leg::Arrives => inside.queues.coming_in(&inside.device, header),
         };
-        let by_rules = judge_kinds(&inside.rules, &packet, Some(inside.device.mtu));
-        let surely = by_rules.surely.map(|drop| (drop, by_rules.when));
+        let (surely, perhaps) = judge_kinds(&inside.rules, &packet, Some(inside.device.mtu));
         if let Some((drop, when)) =
             surely.or_else(|| queues.surely.map(|drop| (drop, String::new())))
         {
@@ -89,7 +87,7 @@ impl Walk<'_> {
             self.hops.take("pod", Err(judge::in_pod(pod, broken(Layer::Pods, what, drop.fix))));
             return !when.is_empty();
         }
-        let perhaps = by_rules.perhaps.into_iter().chain(queues.perhaps);
+        let perhaps = perhaps.into_iter().chain(queues.perhaps);
         for drop in judge::some_of_many(perhaps.collect()) {
             let finding = judge::may_drop(Layer::Pods, &drop);
             self.hops.found("pod", judge::perhaps_in_pod(pod, finding));

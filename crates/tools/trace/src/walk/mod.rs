@@ -6,7 +6,7 @@ mod pods;
 mod tunnel;
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use flannel_common::{Family, Mac};
@@ -244,21 +244,16 @@ impl Hops {
 
 /// Whatever is sent makes the kernel ask who has an address, and who has it answer that nobody listens.
 fn nudge(ip: IpAddr) {
-    let any: SocketAddr = match ip {
-        IpAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
-        IpAddr::V6(_) => ([0u16; 8], 0).into(),
-    };
+    let any = if ip.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let _ = UdpSocket::bind(any).and_then(|socket| socket.send_to(b"", (ip, DISCARD_PORT)));
 }
 
 /// The setting by which nothing that comes in by a device is forwarded.
 fn forwarding_off(v4: bool, device: &str) -> Option<String> {
-    let names = match v4 {
-        true => {
-            vec!["net/ipv4/ip_forward".to_owned(), format!("net/ipv4/conf/{device}/forwarding")]
-        }
-        false => vec!["net/ipv6/conf/all/forwarding".to_owned()],
+    let of_device = format!("net/ipv4/conf/{device}/forwarding");
+    let names: &[&str] = match v4 {
+        true => &["net/ipv4/ip_forward", &of_device],
+        false => &["net/ipv6/conf/all/forwarding"],
     };
-    let name = names.into_iter().find(|name| setting(name).as_deref() == Some("0"))?;
-    Some(in_words(&name))
+    names.iter().find(|name| setting(name).as_deref() == Some("0")).map(|name| in_words(name))
 }

@@ -16,7 +16,6 @@ use crate::firewall::{Drop, Dropped, Hook, Packet};
 use crate::judge::{self, PortFlags, may_drop, some_of_many};
 use crate::pod_namespace::PodNamespace;
 use crate::queues::Header;
-use crate::settings::{more_connections, tracked_connections};
 
 /// A second answer is that of somebody who has the same address.
 const ANSWER_TIMING: AnswerTiming =
@@ -272,8 +271,9 @@ impl Walk<'_> {
             return Vec::new();
         };
         let own = device.addresses.iter().map(|net| net.addr());
-        let from =
-            own.filter(|own| own.is_ipv4() == ip.is_ipv4() && *own != ip).min_by_key(needs_route);
+        let own = own.filter(|own| own.is_ipv4() == ip.is_ipv4() && *own != ip);
+        // An answer to any other address of IPv6 may take another way than the link.
+        let from = own.min_by_key(|ip| matches!(ip, IpAddr::V6(ip) if !ip.is_unicast_link_local()));
         // From no address it would be the question of one who wants the address, and might cost a pod its own.
         if from.is_none() {
             return Vec::new();
@@ -282,7 +282,6 @@ impl Walk<'_> {
         question.ask(ANSWER_TIMING).unwrap_or_default()
     }
 
-    /// A pod of this node that has the address of a pod of another one.
     pub(super) fn somebody_else_has(&mut self, ip: IpAddr) -> io::Result<()> {
         let own = self.node.own.iter().find(|own| own.addr().is_ipv4() == ip.is_ipv4());
         let Some(bridge) = own.and_then(|own| self.pods_device(own.hosts().nth(1)?)) else {
@@ -302,10 +301,9 @@ impl Walk<'_> {
     /// The port of the bridge behind which a pod is, if that is known at once.
     pub(super) fn known_port(&mut self, pod: IpAddr) -> io::Result<Option<String>> {
         let Some(bridge) = self.pods_device(pod) else { return Ok(None) };
-        let known = self.kernel.neighbours(pod.is_ipv4(), bridge.index)?;
-        let Some(mac) = known.into_iter().find(|one| one.ip == pod).and_then(|one| one.mac) else {
-            return Ok(None);
-        };
+        let mut known = self.kernel.neighbours(pod.is_ipv4(), bridge.index)?.into_iter();
+        let mac = known.find(|one| one.ip == pod).and_then(|one| one.mac);
+        let Some(mac) = mac else { return Ok(None) };
         let ports = self.ports_of(&bridge);
         Ok(self.port_of(&ports, mac)?.map(|port| port.name.clone()))
     }
@@ -348,25 +346,4 @@ fn port_flags(port: &str) -> PortFlags {
 fn port_setting(port: &str, name: &str) -> Option<String> {
     let value = std::fs::read_to_string(format!("/sys/class/net/{port}/brport/{name}")).ok()?;
     Some(value.trim().to_owned())
-}
-
-impl Walk<'_> {
-    /// Whether there is room for one more connection.
-    pub(super) fn has_room_for_connections(&mut self) -> bool {
-        match tracked_connections() {
-            Some((count, most)) if most > 0 && count >= most => {
-                let what = format!(
-                    "the kernel tracks {count} connections and has room for {most}: new ones are dropped"
-                );
-                self.hops.wrong("connections", Layer::Connections, what, more_connections(most));
-                false
-            }
-            _ => true,
-        }
-    }
-}
-
-/// Whether an answer to this address may take another way than the link.
-fn needs_route(own: &IpAddr) -> bool {
-    matches!(own, IpAddr::V6(own) if !own.is_unicast_link_local())
 }

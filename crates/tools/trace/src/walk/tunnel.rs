@@ -28,9 +28,9 @@ impl Walk<'_> {
             return Ok(None);
         };
         let (card, inner) = (underlay.link.to_string(), Family::of(from));
-        let own = [underlay.v4.map(IpAddr::from), underlay.v6.map(IpAddr::from)];
+        let own = underlay.addresses();
         for public in &peer.public {
-            let Some(own) = own.iter().flatten().find(|ip| ip.is_ipv4() == public.is_ipv4()) else {
+            let Some(own) = own.iter().find(|ip| ip.is_ipv4() == public.is_ipv4()) else {
                 continue;
             };
             let Some(index) = self.kernel.device(&card).map(|device| device.index) else {

@@ -95,10 +95,10 @@ pub(super) fn payload(
         Header::Network => network_header(packet),
         Header::Transport if packet.is_arp => return None,
         Header::Transport if !has_ports && (offset, len) == (2, 2) => return None,
-        Header::Transport => match packet.port.filter(|_| has_ports) {
-            Some(port) => [unknown(2), known(&port.to_be_bytes())].concat(),
-            None => Vec::new(),
-        },
+        Header::Transport => {
+            let port = packet.port.filter(|_| has_ports);
+            port.map_or(Vec::new(), |port| [unknown(2), known(&port.to_be_bytes())].concat())
+        }
     };
     let rest = std::iter::repeat(PartialByte::UNKNOWN);
     Some(bytes.into_iter().chain(rest).skip(offset as usize).take(len as usize).collect())
@@ -144,10 +144,7 @@ pub(super) fn connection(key: ConnectionKey, packet: &Packet) -> Vec<PartialByte
     if key != ConnectionKey::State {
         return unknown(16);
     }
-    let state = match packet.conversation {
-        Conversation::New => NEW,
-        Conversation::Established => ESTABLISHED,
-    };
+    let state = if packet.conversation == Conversation::New { NEW } else { ESTABLISHED };
     let unsure = if packet.host.may_untrack { UNTRACKED } else { 0 };
     let bytes = state.to_ne_bytes().into_iter().zip((!unsure).to_ne_bytes());
     bytes.map(|(value, known)| PartialByte::masked(value, known)).collect()

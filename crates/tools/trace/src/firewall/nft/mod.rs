@@ -47,7 +47,6 @@ impl Ruleset {
         tables.flat_map(|it| it.rules.iter().filter_map(|rule| counted(it, rule))).collect()
     }
 
-    /// Whether a rule keeps the kernel from tracking connections.
     pub(super) fn untracks(&self) -> bool {
         let mut rules = self.tables.iter().flat_map(|table| &table.rules);
         rules.any(|rule| rule.expressions.0.contains(&Expression::NoTrack))
@@ -99,16 +98,15 @@ impl Ruleset {
 
 fn is_passed(family: TableFamily, chain: &Chain, hook: BaseHook, packet: &Packet) -> bool {
     use HookPoint::{Egress, Ingress, Input, Output, Postrouting, Prerouting};
-    let is_of_bridge =
-        matches!(packet.hook, Hook::BridgeIn | Hook::BridgeOut | Hook::BridgeForward);
+    let is_of_bridge = packet.hook.is_of_bridge();
     let passes_point = match packet.hook {
         Hook::In | Hook::BridgeIn => [Ingress, Prerouting, Input].contains(&hook.point),
         Hook::Out | Hook::BridgeOut => [Output, Postrouting, Egress].contains(&hook.point),
         Hook::Forward | Hook::BridgeForward => ![Input, Output].contains(&hook.point),
     };
     let passes_family = match (family, hook.point) {
-        (_, Ingress) => chain.devices.iter().any(|it| packet.comes_by(it)),
-        (_, Egress) => chain.devices.iter().any(|it| packet.goes_by(it)),
+        (_, Ingress) => chain.devices.iter().any(|it| packet.passes(it, true)),
+        (_, Egress) => chain.devices.iter().any(|it| packet.passes(it, false)),
         (TableFamily::Bridge, _) => is_of_bridge,
         (TableFamily::Arp, _) => packet.is_arp && !is_of_bridge,
         (TableFamily::Inet, _) => !packet.is_arp && !is_of_bridge,
@@ -126,6 +124,10 @@ fn judge_rule(
     packet: &Packet,
     place: RuleContext,
 ) -> Vec<JudgedRule> {
+    let judged = |is_for: Match, verdict: Verdict| {
+        let drop = (verdict == Verdict::Drop).then(|| named(table, rule));
+        JudgedRule { is_for, verdict, drop }
+    };
     let mut registers = Registers::default();
     let mut is_for = Match::Yes;
     let mut verdict = Verdict::Continue;
@@ -171,14 +173,8 @@ fn judge_rule(
                     continue;
                 };
                 if *is_verdict {
-                    return verdicts_of_map(set, *register, &registers)
-                        .into_iter()
-                        .map(|(matched, verdict)| JudgedRule {
-                            is_for: is_for.and(matched),
-                            drop: (verdict == Verdict::Drop).then(|| named(table, rule)),
-                            verdict,
-                        })
-                        .collect();
+                    let verdicts = verdicts_of_map(set, *register, &registers).into_iter();
+                    return verdicts.map(|(it, verdict)| judged(is_for.and(it), verdict)).collect();
                 }
                 let found = set.ranges.iter().map(|range| registers.is_in(*register, range));
                 let found = found.fold(Match::No, Match::or);
@@ -200,10 +196,8 @@ fn judge_rule(
                 let len = if packet.dst.is_ipv4() { 4 } else { 16 };
                 let bytes = address.and_then(|it| registers::value(&registers.read(it, len)));
                 let sender = bytes.as_deref().and_then(ip);
-                verdict = match sender.is_some_and(|it| packet.host.loses_answers_to(it)) {
-                    true => Verdict::Drop,
-                    false => Verdict::Accept,
-                };
+                let is_lost = sender.is_some_and(|it| packet.host.loses_answers_to(it));
+                verdict = if is_lost { Verdict::Drop } else { Verdict::Accept };
                 Match::Yes
             }
             // What is led to another address or device does not come where it was sent.
@@ -213,13 +207,9 @@ fn judge_rule(
             }
             Expression::PayloadWrite { header: Header::Network, offset, len, register } => {
                 let written = registers.read(*register, *len as usize);
-                match rewritten(*offset as usize, &written, packet) {
-                    Some(matched) => {
-                        verdict = Verdict::Drop;
-                        matched
-                    }
-                    None => Match::Yes,
-                }
+                let lost = rewritten(*offset as usize, &written, packet);
+                verdict = if lost.is_some() { Verdict::Drop } else { verdict };
+                lost.unwrap_or(Match::Yes)
             }
             // A program says what becomes of it; if none does, it is dropped.
             Expression::Queue => {
@@ -255,8 +245,7 @@ fn judge_rule(
             return Vec::new();
         }
     }
-    let drop = (verdict == Verdict::Drop).then(|| named(table, rule));
-    vec![JudgedRule { is_for, verdict, drop }]
+    vec![judged(is_for, verdict)]
 }
 
 fn drops(expression: &Expression) -> bool {
@@ -359,7 +348,7 @@ fn names_loopback(table: &TableContents, rule: &Rule) -> bool {
 fn described(packet: &Packet) -> String {
     let family = if packet.dst.is_ipv4() { "ip" } else { "ip6" };
     match (packet.hook, packet.protocol) {
-        (Hook::Forward | Hook::BridgeIn | Hook::BridgeOut | Hook::BridgeForward, _) => {
+        (hook, _) if hook == Hook::Forward || hook.is_of_bridge() => {
             format!("{family} saddr {} {family} daddr {}", packet.src, packet.dst)
         }
         (_, 17) => match packet.port {

@@ -22,14 +22,6 @@ impl PartialByte {
     pub(super) fn masked(value: u8, known: u8) -> Self {
         Self { value: value & known, known }
     }
-
-    fn lowest(self) -> u8 {
-        self.value
-    }
-
-    fn highest(self) -> u8 {
-        self.value | !self.known
-    }
 }
 
 pub(super) fn known(bytes: &[u8]) -> Vec<PartialByte> {
@@ -129,7 +121,7 @@ fn offset(register: u32) -> Option<usize> {
 }
 
 fn bounds(bytes: &[PartialByte]) -> (Vec<u8>, Vec<u8>) {
-    bytes.iter().map(|byte| (byte.lowest(), byte.highest())).unzip()
+    bytes.iter().map(|byte| (byte.value, byte.value | !byte.known)).unzip()
 }
 
 fn equals(bytes: &[PartialByte], value: &[u8]) -> Match {
