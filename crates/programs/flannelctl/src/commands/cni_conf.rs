@@ -7,10 +7,8 @@ use serde_json::Value;
 
 const KINDS: [&str; 3] = ["conf", "conflist", "json"];
 
-/// A file that a runtime may take its configuration from.
 pub(crate) struct CniConf {
     pub(crate) path: PathBuf,
-    /// `Err`: why it cannot be read.
     pub(crate) content: Result<Value, String>,
 }
 

@@ -65,7 +65,6 @@ struct Strict {
 }
 
 impl Strict {
-    /// What nodes will make of it, by the same judge.
     fn judge(&self, text: &str, subnets: SubnetOrigin) -> anyhow::Result<UsableConfig> {
         let judged = flannel_backend::judge_config_to_write(text, subnets)?;
         if !judged.remarks.is_empty() && !self.allow_unknown_keys {
@@ -141,7 +140,6 @@ impl ConfigArgs {
     }
 }
 
-/// Writes it when the nodes that would change have said that they can.
 async fn set(store: &dyn OperatorStore, text: &str, force: bool) -> anyhow::Result<()> {
     let opinions = ask_nodes(store, text).await;
     let warn = |what: String| writeln!(std::io::stderr(), "warning: {what}");

@@ -2,14 +2,15 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use flannel_common::OperatorCommands;
 use flannel_node::options::{self, Options, Parsed, StoreOptions};
 
-use crate::commands::running_daemon;
+const NAME: &str = "flanneld";
 
 pub(crate) struct DaemonProcess {
     pid: u32,
@@ -35,22 +36,41 @@ fn is_run_by_kubelet(root: &Path) -> bool {
     root.join("var/lib/kubelet/pods").is_dir() && !is_unit
 }
 
+/// Process id of the flanneld, of whatever make, that runs in this command's network namespace.
+pub(crate) fn running() -> Option<u32> {
+    processes().find(|(_, name)| name == NAME).map(|(pid, _)| pid)
+}
+
+/// Processes with their names, which the kernel cuts at 15 characters.
+pub(crate) fn processes() -> impl Iterator<Item = (u32, String)> {
+    let here = namespace(Path::new("/proc/thread-self"));
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(move |entry| {
+        let (pid, process) = (entry.file_name().to_str()?.parse().ok()?, entry.path());
+        let name = fs::read_to_string(process.join("comm")).ok()?;
+        let is_here = here.is_some() && namespace(&process) == here;
+        is_here.then(|| (pid, name.trim_end().to_owned()))
+    })
+}
+
+fn namespace(process: &Path) -> Option<u64> {
+    Some(fs::metadata(process.join("ns/net")).ok()?.ino())
+}
+
 impl DaemonProcess {
     pub(crate) fn find() -> anyhow::Result<Option<Self>> {
-        let Some(pid) = running_daemon::running() else { return Ok(None) };
+        let Some(pid) = running() else { return Ok(None) };
         let read = |name: &str| {
             let file = format!("/proc/{pid}/{name}");
             fs::read(&file).with_context(|| format!("read {file}"))
         };
+        let owned = |part: &[u8]| OsString::from_vec(part.to_vec());
         let split = |bytes: Vec<u8>| -> Vec<OsString> {
-            let parts = bytes.split(|byte| *byte == 0).filter(|part| !part.is_empty());
-            parts.map(|part| OsString::from_vec(part.to_vec())).collect()
+            bytes.split(|byte| *byte == 0).filter(|part| !part.is_empty()).map(owned).collect()
         };
         let pair = |variable: OsString| {
-            let bytes = variable.into_vec();
-            let at = bytes.iter().position(|byte| *byte == b'=')?;
-            let value = OsString::from_vec(bytes[at + 1..].to_vec());
-            Some((OsString::from_vec(bytes[..at].to_vec()), value))
+            let mut parts = variable.as_bytes().splitn(2, |byte| *byte == b'=').map(owned);
+            parts.next().zip(parts.next())
         };
         Ok(Some(Self {
             pid,
@@ -82,10 +102,8 @@ impl DaemonProcess {
             };
             given.push((format!("--{name}"), value));
         }
-        let variables = self.environment.iter();
-        let variables =
-            variables.map(|(name, value)| (name.to_string_lossy(), value.to_string_lossy()));
-        given.extend(variables.map(|(name, value)| (name.into_owned(), value.into_owned())));
+        let text = |text: &OsString| text.to_string_lossy().into_owned();
+        given.extend(self.environment.iter().map(|(name, value)| (text(name), text(value))));
         given
     }
 

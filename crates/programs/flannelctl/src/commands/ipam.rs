@@ -16,44 +16,33 @@ use serde::Serialize;
 use super::output::OutputArgs;
 use flannel_cli::table::{Colour, Paint, Table};
 
-/// Enough of a container's id to find it by.
 const SHOWN_OF_ID: usize = 20;
 
-#[derive(Debug, Args)]
-pub(crate) struct IpamArgs {
-    #[command(subcommand)]
-    command: IpamCommand,
-}
-
 #[derive(Debug, Subcommand)]
-enum IpamCommand {
+pub(crate) enum IpamCommand {
     /// Find addresses that are reserved for pods that are gone; status 1 if any stays reserved
     Check(CheckArgs),
 }
 
 #[derive(Debug, Args)]
-struct CheckArgs {
+pub(crate) struct CheckArgs {
     /// Set leaked addresses free
     #[arg(long)]
     fix: bool,
-
     /// Look at this network alone (its name in the CNI configuration), instead of all
     #[arg(long, value_name = "NAME")]
     network: Option<String>,
-
     #[command(flatten)]
     output: OutputArgs,
-
     /// Where host-local keeps its reservations (`dataDir` of the CNI configuration)
     #[arg(long, value_name = "DIR", default_value = "/var/lib/cni/networks")]
     data_dir: PathBuf,
 }
 
-impl IpamArgs {
+impl IpamCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        match self.command {
-            IpamCommand::Check(args) => args.run(),
-        }
+        let Self::Check(args) = self;
+        args.run()
     }
 }
 
@@ -73,8 +62,8 @@ impl CheckArgs {
     fn run(self) -> anyhow::Result<ExitCode> {
         let mut out = io::stdout().lock();
         let networks = self.inspect()?;
+        let leaked: usize = networks.iter().map(InspectedNetwork::leaked).sum();
         if !self.output.output.is_for_people() {
-            let leaked: usize = networks.iter().map(InspectedNetwork::leaked).sum();
             self.output.output.show(&rows(&networks), |_| String::new())?;
             if self.fix {
                 fix(&networks)?;
@@ -89,8 +78,6 @@ impl CheckArgs {
         }
         let paint = Paint::for_stdout();
         table(&rows(&networks)).write(&mut out, paint)?;
-
-        let leaked: usize = networks.iter().map(InspectedNetwork::leaked).sum();
         if leaked == 0 {
             let text = format!("{reserved} reserved, none leaked");
             writeln!(out, "{}", paint.text(Colour::Good, &text))?;
@@ -204,11 +191,9 @@ fn table(rows: &[Row<'_>]) -> Table {
 
 fn names_in(data_dir: &Path) -> anyhow::Result<Vec<String>> {
     let entries = match fs::read_dir(data_dir) {
-        Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => {
-            return Err(error)
-                .with_context(|| format!("list the networks in {}", data_dir.display()));
+        entries => {
+            entries.with_context(|| format!("list the networks in {}", data_dir.display()))?
         }
     };
     let directories = entries.flatten().filter(|entry| entry.path().is_dir());

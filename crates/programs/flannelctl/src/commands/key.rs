@@ -15,34 +15,26 @@ use flannel_common::{PrivateKey, PublicKey, random_bytes, replace_file};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-#[derive(Debug, Args)]
-pub(crate) struct KeyArgs {
-    #[command(subcommand)]
-    command: KeyCommand,
-}
-
 #[derive(Debug, Subcommand)]
-enum KeyCommand {
+pub(crate) enum KeyCommand {
     /// Give this node a new WireGuard key, without a packet lost; flanneld must be running
     Rotate(RotateArgs),
 }
 
 #[derive(Debug, Args)]
-struct RotateArgs {
+pub(crate) struct RotateArgs {
     /// The key's file, as WIREGUARD_KEY_FILE of flanneld names it
     #[arg(long, value_name = "FILE", default_value = "/run/flannel/wgkey")]
     key_file: PathBuf,
-
     /// How long flanneld may take
     #[arg(long, value_name = "SECONDS", default_value = "30")]
     wait: u64,
 }
 
-impl KeyArgs {
+impl KeyCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        match self.command {
-            KeyCommand::Rotate(args) => args.run(),
-        }
+        let Self::Rotate(args) = self;
+        args.run()
     }
 }
 
@@ -59,7 +51,7 @@ impl RotateArgs {
                 next.display()
             );
         }
-        let key = new_key().context("cannot make a key")?;
+        let key = PrivateKey::from_random(random_bytes().context("cannot make a key")?);
         let new = key.public();
         replace_file(&next, key.reveal().as_bytes(), 0o600)
             .with_context(|| format!("cannot write {}", next.display()))?;
@@ -70,19 +62,15 @@ impl RotateArgs {
             }
             std::thread::sleep(POLL_INTERVAL);
         }
-        let mut out = io::stdout().lock();
-        writeln!(
-            out,
-            "This node has a new WireGuard key. Its public part was {old} and is {new}."
-        )?;
+        let text = "This node has a new WireGuard key. Its public part";
+        writeln!(io::stdout(), "{text} was {old} and is {new}.")?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
 /// Nobody has taken it, and nobody is to take it when it is not expected any more.
 fn give_up(next: &Path, waited: u64) -> anyhow::Error {
-    let taken_back = fs::remove_file(next);
-    let unless = match taken_back {
+    let unless = match fs::remove_file(next) {
         Ok(()) => "the old key stays".to_owned(),
         Err(error) => format!("{} is left there: {error}", next.display()),
     };
@@ -93,16 +81,11 @@ fn give_up(next: &Path, waited: u64) -> anyhow::Error {
 }
 
 fn public_key(path: &Path) -> anyhow::Result<PublicKey> {
-    let text = fs::read_to_string(path).with_context(|| {
-        format!(
-            "cannot read the WireGuard key {}; is this a node with that backend?",
-            path.display()
-        )
-    })?;
+    let unread = || {
+        let file = path.display();
+        format!("cannot read the WireGuard key {file}; is this a node with that backend?")
+    };
+    let text = fs::read_to_string(path).with_context(unread)?;
     let key: PrivateKey = text.parse().with_context(|| path.display().to_string())?;
     Ok(key.public())
-}
-
-fn new_key() -> io::Result<PrivateKey> {
-    Ok(PrivateKey::from_random(random_bytes()?))
 }

@@ -11,14 +11,15 @@ use flannel_cli::table::{Colour, Table};
 use flannel_cloud::OwnRoute;
 use flannel_lease::{Expiry, Lease, LeaseAttrs, Subnet, SubnetOrigin};
 use flannel_store::{Held, PoolChange, StoreEvent};
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::IpNet;
+use serde_json::{Value, json};
 
-use super::cleanup::{Report, cloud};
+use super::cleanup::Report;
+use super::daemon::plain;
+use super::daemon_process;
 use super::output::OutputArgs;
-use super::running_daemon;
 use super::store_args::{StoreArgs, block_on};
 
-/// Where a node's flanneld notes what routes it has in a cloud.
 const RUN_DIRECTORY: &str = "/run/flannel";
 
 /// Who owns which subnet
@@ -59,19 +60,14 @@ impl LeasesArgs {
 }
 
 fn address(attrs: &LeaseAttrs) -> String {
-    let v4 = attrs.public_ip.map(|ip| ip.to_string());
-    let v6 = attrs.public_ipv6.map(|ip| ip.to_string());
-    let both: Vec<String> = v4.into_iter().chain(v6).collect();
+    let both: Vec<String> = attrs.public_addresses().map(|ip| ip.to_string()).collect();
     if both.is_empty() { "-".to_owned() } else { both.join(" ") }
 }
 
 fn shown(subnet: &Subnet) -> String {
-    let v4 = subnet.v4().map(|net| net.to_string());
-    let v6 = subnet.v6().map(|net| net.to_string());
-    v4.into_iter().chain(v6).collect::<Vec<_>>().join(" ")
+    subnet.nets().map(|net| net.to_string()).collect::<Vec<_>>().join(" ")
 }
 
-/// What it means that a lease has no end, and what the time is.
 #[derive(Clone, Copy)]
 struct Ends {
     subnets: SubnetOrigin,
@@ -90,7 +86,6 @@ fn left(expiry: Expiry, Ends { subnets, now }: Ends) -> String {
     }
 }
 
-/// So much is shown of what a node has written.
 const LONGEST_KIND: usize = 32;
 const LONGEST_NAME: usize = 63;
 const LONGEST_DATA: usize = 400;
@@ -127,38 +122,31 @@ fn select<T, const N: usize>(cells: [T; N], shown: [bool; N]) -> Vec<T> {
 
 /// What a node has written, for a line of a terminal: not endless, and without what a terminal takes as a command.
 fn brief(text: &str, longest: usize) -> String {
-    let mut shown: String = text
-        .chars()
-        .take(longest)
-        .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
-        .collect();
-    if text.chars().nth(longest).is_some() {
-        shown += &format!("… ({} bytes, see -o json)", text.len());
+    let shown: String = text.chars().take(longest).collect();
+    match shown.len() < text.len() {
+        true => format!("{}… ({} bytes, see -o json)", plain(&shown), text.len()),
+        false => plain(&shown),
     }
-    shown
 }
 
-fn json(leases: &[Held]) -> serde_json::Value {
+fn json(leases: &[Held]) -> Value {
     let value = |held: &Held| {
         let mut lease = lease_json(&held.lease);
-        let end = match held.expiry {
-            Expiry::Never => serde_json::Value::Null,
+        lease["expires"] = match held.expiry {
+            Expiry::Never => Value::Null,
             Expiry::At(at) => {
-                let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-                since.as_secs().into()
+                at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs().into()
             }
         };
-        lease["expires"] = end;
         lease
     };
-    let list: Vec<_> = leases.iter().map(value).collect();
-    list.into()
+    leases.iter().map(value).collect()
 }
 
-fn lease_json(lease: &Lease) -> serde_json::Value {
+fn lease_json(lease: &Lease) -> Value {
     let LeaseAttrs { backend_data, backend_v6_data, .. } = &lease.attrs;
     let plain = LeaseAttrs { backend_data: None, backend_v6_data: None, ..lease.attrs.clone() };
-    let mut attrs: serde_json::Value = serde_json::from_str(&plain.to_json()).unwrap_or_default();
+    let mut attrs: Value = serde_json::from_str(&plain.to_json()).unwrap_or_default();
     for (key, data) in [("BackendData", backend_data), ("BackendV6Data", backend_v6_data)] {
         if let Some(data) = data {
             // What is nested too deeply for readers of JSON is shown as text.
@@ -167,28 +155,26 @@ fn lease_json(lease: &Lease) -> serde_json::Value {
             attrs[key] = read.unwrap_or_else(|| data.as_str().into());
         }
     }
-    serde_json::json!({
+    json!({
         "subnet": lease.subnet.v4().map(|net| net.to_string()),
         "ipv6Subnet": lease.subnet.v6().map(|net| net.to_string()),
         "attrs": attrs,
     })
 }
 
-fn event_json(event: &StoreEvent) -> serde_json::Value {
+fn event_json(event: &StoreEvent) -> Value {
     match event {
-        StoreEvent::Put(stored) => serde_json::json!({"put": lease_json(&stored.lease)}),
-        StoreEvent::Gone(subnet) => serde_json::json!({"gone": shown(subnet)}),
+        StoreEvent::Put(stored) => json!({"put": lease_json(&stored.lease)}),
+        StoreEvent::Gone(subnet) => json!({"gone": shown(subnet)}),
         StoreEvent::Snapshot(leases) => {
             let leases: Vec<_> = leases.iter().map(|stored| lease_json(&stored.lease)).collect();
-            serde_json::json!({ "snapshot": leases })
+            json!({ "snapshot": leases })
         }
-        StoreEvent::Config(text) => serde_json::json!({ "config": text }),
-        StoreEvent::ConfigGone => serde_json::json!({"config": null}),
-        StoreEvent::Assigned(subnet) => {
-            serde_json::json!({"assigned": subnet.as_ref().map(shown)})
-        }
-        StoreEvent::Down(why) => serde_json::json!({ "down": why }),
-        StoreEvent::Up => serde_json::json!({"up": true}),
+        StoreEvent::Config(text) => json!({ "config": text }),
+        StoreEvent::ConfigGone => json!({"config": null}),
+        StoreEvent::Assigned(subnet) => json!({"assigned": subnet.as_ref().map(shown)}),
+        StoreEvent::Down(why) => json!({ "down": why }),
+        StoreEvent::Up => json!({"up": true}),
     }
 }
 
@@ -223,12 +209,10 @@ impl SubnetArgs {
         }
         let (mut v4, mut v6) = (None, None);
         for part in self.subnet.split([',', ' ']).filter(|part| !part.is_empty()) {
-            if let Ok(net) = part.parse::<Ipv4Net>() {
-                v4 = Some(net);
-            } else if let Ok(net) = part.parse::<Ipv6Net>() {
-                v6 = Some(net);
-            } else {
-                anyhow::bail!("{part:?} is not a subnet: write it like 10.5.1.0/24");
+            match part.parse() {
+                Ok(IpNet::V4(net)) => v4 = Some(net),
+                Ok(IpNet::V6(net)) => v6 = Some(net),
+                Err(_) => anyhow::bail!("{part:?} is not a subnet: write it like 10.5.1.0/24"),
             }
         }
         if v4.is_some_and(|net| net.trunc() != net) || v6.is_some_and(|net| net.trunc() != net) {
@@ -292,15 +276,12 @@ impl OneLease {
             let pool = store.pool(PoolChange::Release(subnet)).await?;
             Ok(pool.revoke(&subnet).await?)
         })?;
-        if running_daemon::running().is_some() {
+        if daemon_process::running().is_some() {
             return Ok(ExitCode::SUCCESS);
         }
-        let is_of_it = |own: &OwnRoute| {
-            subnet.v4().is_some_and(|net| own.destination == IpNet::V4(net))
-                || subnet.v6().is_some_and(|net| own.destination == IpNet::V6(net))
-        };
+        let is_of_it = |own: &OwnRoute| subnet.nets().any(|net| own.destination == net);
         let mut report = Report { removes: true, ..Report::default() };
-        cloud::clean(&mut report, Path::new(RUN_DIRECTORY), is_of_it);
+        report.clean_cloud(Path::new(RUN_DIRECTORY), is_of_it);
         let Report { things, failures, .. } = report;
         for route in things {
             writeln!(std::io::stdout(), "removed the {route}")?;

@@ -16,7 +16,6 @@ mod output;
 mod page;
 mod pki;
 mod progress;
-mod running_daemon;
 mod store;
 mod store_args;
 mod stores;
@@ -29,16 +28,9 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 /// It was typed wrongly, which the parser of the command line could not tell: the process ends with 2.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub(crate) struct Usage(String);
-
-impl std::fmt::Display for Usage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Usage {}
 
 pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
     Usage(text.into()).into()
@@ -48,19 +40,20 @@ pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Whether the network of this node is healthy, and if not, why
-    Status(daemon::StatusArgs),
+    Status(daemon::status::StatusArgs),
     /// The other nodes, and whether this one reaches them
-    Peers(daemon::PeersArgs),
+    Peers(daemon::peers::PeersArgs),
     /// What happened on this node: peers that came and went, entries restored and who undid them
-    Events(daemon::EventsArgs),
+    Events(daemon::events::EventsArgs),
     /// Where the kernel differs from what is wanted
-    Diff(daemon::DiffArgs),
+    Diff(daemon::diff::DiffArgs),
     /// Have the daemon compare everything now and repair what differs
-    Repair(daemon::RepairArgs),
+    Repair(daemon::repair::RepairArgs),
     /// Find what keeps flannel from working on this node, before it is installed or when in doubt
     Check(check::CheckArgs),
     /// Test the network: pods of every node to those of every other
-    Test(test::TestArgs),
+    #[command(subcommand)]
+    Test(test::TestCommand),
     /// The way of a packet from pod to pod, hop by hop, as the kernel would decide it now
     Trace(trace::TraceArgs),
     /// Collect everything about this node in one archive, without secrets
@@ -84,9 +77,11 @@ pub(crate) enum Command {
     /// Certificates and tokens for the lease server and its nodes
     Pki(pki::PkiArgs),
     /// The WireGuard key of this node
-    Key(key::KeyArgs),
+    #[command(subcommand)]
+    Key(key::KeyCommand),
     /// Inspect and clean up the addresses that pods were given on this node
-    Ipam(ipam::IpamArgs),
+    #[command(subcommand)]
+    Ipam(ipam::IpamCommand),
     /// Remove everything that flannel has made on this node: rules, devices, routes, subnet.env
     Cleanup(cleanup::CleanupArgs),
     /// Completion for a shell, on the standard output

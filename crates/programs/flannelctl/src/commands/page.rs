@@ -68,7 +68,7 @@ impl PageArgs {
 }
 
 /// Nodes of Kubernetes, whose probe ports are open to themselves alone.
-struct ThroughApiServer(ProbePorts);
+pub(crate) struct ThroughApiServer(pub(crate) ProbePorts);
 
 #[async_trait::async_trait]
 impl NodeConnector for ThroughApiServer {

@@ -20,7 +20,6 @@ use rcgen::{
 
 use files::Files;
 
-/// Of the authority and of the server that `init` makes, and of the file of tokens.
 const AUTHORITY: &str = "ca";
 const SERVER: &str = "server";
 const TOKENS: &str = "tokens";
@@ -141,7 +140,8 @@ enum Purpose {
 
 impl Pki {
     fn init(&self, names: &[String], days: u32) -> anyhow::Result<()> {
-        self.files.create_dir()?;
+        let dir = &self.files.dir;
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
         for (name, ending) in
             [(AUTHORITY, "pem"), (AUTHORITY, "key"), (SERVER, "pem"), (SERVER, "key")]
         {
@@ -202,12 +202,8 @@ impl Pki {
 
     fn renew(&self, name: &str, days: u32, server: bool) -> anyhow::Result<()> {
         check_name(name)?;
-        let (pem, key_file) = (format!("{name}.pem"), format!("{name}.key"));
-        let key =
-            KeyPair::from_pem(&self.files.read(&key_file, "`flannelctl pki issue` makes it")?)
-                .with_context(|| {
-                    format!("{} holds no key", self.files.path(&key_file).display())
-                })?;
+        let pem = format!("{name}.pem");
+        let key = self.key(&format!("{name}.key"), "`flannelctl pki issue` makes it")?;
         let before = certificates(&self.files.path(&pem)).map_err(anyhow::Error::msg)?;
         let known = before.first().map(|first| certificate::names(first)).unwrap_or_default();
         let addresses = known.addresses.iter().map(ToString::to_string);
@@ -248,16 +244,18 @@ impl Pki {
     }
 
     fn issuer(&self) -> anyhow::Result<Issuer<'static, KeyPair>> {
-        let name = format!("{AUTHORITY}.key");
-        let key = KeyPair::from_pem(&self.files.read(&name, INIT)?)
-            .with_context(|| format!("{} holds no key", self.files.path(&name).display()))?;
-        Ok(Issuer::new(authority()?, key))
+        Ok(Issuer::new(authority()?, self.key(&format!("{AUTHORITY}.key"), INIT)?))
+    }
+
+    /// `fix` says where the file comes from.
+    fn key(&self, file: &str, fix: &str) -> anyhow::Result<KeyPair> {
+        let key = KeyPair::from_pem(&self.files.read(file, fix)?);
+        key.with_context(|| format!("{} holds no key", self.files.path(file).display()))
     }
 }
 
 const INIT: &str = "`flannelctl pki init` makes it";
 
-/// The name of a certificate, and of the files it is kept in.
 fn check_name(name: &str) -> anyhow::Result<()> {
     if name.is_empty() || name.contains(['/', '\\']) || name.starts_with('.') {
         bail!("{name:?} is not a name");

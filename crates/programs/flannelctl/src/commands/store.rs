@@ -70,22 +70,14 @@ async fn migrate(
     }
     let count = leases.len();
     for (done, held) in leases.iter().enumerate() {
-        let stopped = || {
-            format!(
-                "the config and {done} of {count} leases are in {to_name}; run it again after this"
-            )
-        };
-        to.import(held).await.with_context(stopped)?;
+        let moved = || format!("the config and {done} of {count} leases are in {to_name}");
+        to.import(held).await.with_context(|| format!("{}; run it again after this", moved()))?;
     }
     // Whatever was acquired meanwhile.
-    let late: Vec<_> = from
-        .list()
-        .await
-        .context("everything was moved except what was written meanwhile: run it again")?;
+    let stopped = "everything was moved except what was written meanwhile: run it again";
+    let late: Vec<_> = from.list().await.context(stopped)?;
     for held in late.iter().filter(|late| !leases.iter().any(|known| known.lease == late.lease)) {
-        to.import(held)
-            .await
-            .context("everything was moved except what was written meanwhile: run it again")?;
+        to.import(held).await.context(stopped)?;
     }
     Ok(late.len())
 }

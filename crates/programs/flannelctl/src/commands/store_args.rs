@@ -85,7 +85,6 @@ pub(crate) struct StoreArgs {
     etcd_password: Option<String>,
 }
 
-/// Which store is meant where flags name several.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Any,
@@ -129,7 +128,6 @@ impl StoreArgs {
         Ok(Stores::named(self.read(Kind::Any)?, config_map()))
     }
 
-    /// Whether a store was named at all, by a flag or a variable.
     pub(crate) fn is_named(&self) -> bool {
         given(&self.remote, "REMOTE").is_some()
             || given(&self.etcd_endpoints, "ETCD_ENDPOINTS").is_some()
@@ -162,7 +160,6 @@ impl StoreArgs {
         Ok(self.all_networks()?.swap_remove(0))
     }
 
-    /// All that are named, as a daemon joins them.
     pub(crate) fn all_networks(&self) -> anyhow::Result<Vec<NetworkName>> {
         let named = given(&self.networks, "NETWORKS").unwrap_or_default();
         let names = named.split(',').map(str::trim).filter(|name| !name.is_empty());

@@ -20,13 +20,11 @@ use super::daemon_process::DaemonProcess;
 
 pub(crate) struct Stores {
     pub(crate) options: Options,
-    /// Whose options these are, if they are those of a daemon that runs here.
     process: Option<DaemonProcess>,
     config_map: ConfigMapName,
 }
 
 pub(crate) struct StoredNetwork {
-    /// As it was written; `None` where there is none yet.
     pub(crate) config: Option<String>,
     pub(crate) leases: Vec<Lease>,
 }
@@ -52,7 +50,6 @@ impl Stores {
         }
     }
 
-    /// Whether nodes take subnets from a pool there, or are assigned them.
     pub(crate) fn subnets(&self) -> SubnetOrigin {
         match self.first() {
             Some(StoreOptions::Kube(_)) => SubnetOrigin::Store,
@@ -150,7 +147,6 @@ impl Stores {
         self.process.as_ref().map_or_else(|| file.to_owned(), |process| process.inside(file))
     }
 
-    /// The API server, if one of the networks is kept there.
     pub(crate) fn kubernetes_api(&self) -> anyhow::Result<Option<Api>> {
         let kube = self.options.networks.iter().find_map(|joined| match &joined.store {
             StoreOptions::Kube(kube) => Some(kube),
@@ -159,7 +155,6 @@ impl Stores {
         kube.map(|kube| self.api(kube)).transpose()
     }
 
-    /// The probe ports of flannel's pods, where the store is Kubernetes.
     pub(crate) fn probe_ports(&self) -> anyhow::Result<Option<ProbePorts>> {
         let api = self.kubernetes_api()?;
         Ok(api.map(|api| ProbePorts::new(&api, &self.config_map.namespace)))
@@ -167,13 +162,10 @@ impl Stores {
 
     fn api(&self, kube: &KubeOptions) -> anyhow::Result<Api> {
         let kubeconfig = self.file(&kube.kubeconfig);
-        let access =
-            Access::find(kubeconfig.as_deref(), kube.api_url.as_deref(), |name| {
-                match &self.process {
-                    Some(process) => process.variable(name),
-                    None => std::env::var(name).ok(),
-                }
-            });
+        let access = Access::find(kubeconfig.as_deref(), kube.api_url.as_deref(), |name| {
+            let own = || std::env::var(name).ok();
+            self.process.as_ref().map_or_else(own, |process| process.variable(name))
+        });
         let access = match access.map_err(anyhow::Error::msg)? {
             Access::Pod { host, port, account } => {
                 Access::Pod { host, port, account: self.inside(&account) }

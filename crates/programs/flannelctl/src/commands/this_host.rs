@@ -24,7 +24,6 @@ impl ThisHost {
         Ok(Self { engine, facts })
     }
 
-    /// The interface to other nodes, as the daemon chooses it.
     pub(crate) fn select(
         &self,
         selection: &Selection,

@@ -45,7 +45,6 @@ impl Archive {
         Ok(())
     }
 
-    /// How many files, and how many bytes the archive has.
     pub(super) fn finish(mut self) -> io::Result<(usize, u64)> {
         self.out.write_all(&[0; 2 * BLOCK])?;
         let mut file = self.out.finish()?;

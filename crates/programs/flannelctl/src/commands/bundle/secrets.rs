@@ -1,7 +1,7 @@
 //! Removes secrets from a bundle: those of this node wherever they stand, and what looks like one.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use flannel_common::{Secret, is_secret_name, without_secrets};
 use serde_json::Value;
@@ -23,17 +23,12 @@ impl Secrets {
         let process = DaemonProcess::find().ok().flatten();
         let daemons = process.as_ref().map(DaemonProcess::given).unwrap_or_default();
         for (name, value) in given.into_iter().chain(daemons) {
-            if !is_secret_name(&name) {
-                continue;
-            }
-            match name.to_ascii_lowercase().ends_with("file") {
-                true => {
-                    let file = PathBuf::from(&value);
-                    files.push(
-                        process.as_ref().map_or(file.clone(), |process| process.inside(&file)),
-                    );
-                }
-                false => texts.push(value),
+            let is_file = name.to_ascii_lowercase().ends_with("file");
+            match (is_secret_name(&name), is_file, &process) {
+                (false, ..) => {}
+                (true, false, _) => texts.push(value),
+                (true, true, Some(process)) => files.push(process.inside(Path::new(&value))),
+                (true, true, None) => files.push(PathBuf::from(value)),
             }
         }
         texts.extend(files.iter().filter_map(|file| fs::read_to_string(file).ok()));
@@ -41,14 +36,9 @@ impl Secrets {
             values(&config, &mut texts);
         }
         // What lies in a file of secrets may be one a line.
-        let lines: Vec<String> =
-            texts.iter().flat_map(|text| text.lines().map(str::to_owned)).collect();
-        texts.extend(lines);
-        let mut texts: Vec<String> = texts
-            .into_iter()
-            .map(|text| text.trim().to_owned())
-            .filter(|text| text.len() >= 6)
-            .collect();
+        let lines = texts.iter().flat_map(|text| text.lines().chain([text.as_str()]));
+        let long = lines.map(str::trim).filter(|text| text.len() >= 6);
+        let mut texts: Vec<String> = long.map(str::to_owned).collect();
         // The longest first, so that no part of one stays.
         texts.sort_by_key(|text| std::cmp::Reverse(text.len()));
         texts.dedup();
@@ -61,7 +51,6 @@ impl Secrets {
     }
 }
 
-/// Values of a config under names of secrets.
 fn values(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(members) => {

@@ -65,10 +65,9 @@ pub(super) fn all(args: &BundleArgs) -> impl Iterator<Item = (String, String)> {
     let found = check::report(&args.source, &args.cni_conf_dir);
     files.push(("check.json".to_owned(), found.unwrap_or_else(|error| format!("{error:#}\n"))));
     if let Ok(Some(process)) = DaemonProcess::find() {
-        let given = process.given();
-        let lines: Vec<String> =
-            given.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
-        files.push(("flags.txt".to_owned(), lines.concat()));
+        let given = process.given().into_iter();
+        let lines = given.map(|(name, value)| format!("{name}={value}\n")).collect();
+        files.push(("flags.txt".to_owned(), lines));
     }
     for (number, config) in args.source.configs().iter().enumerate() {
         files.push((format!("config-{number}.json"), format!("{config:#}\n")));
@@ -81,10 +80,9 @@ pub(super) fn all(args: &BundleArgs) -> impl Iterator<Item = (String, String)> {
     }));
     files.extend(peers::files(args));
     // What may be large comes last, and is cut if all together is too much.
-    let mut logs = Vec::new();
-    for (number, log) in args.log.iter().enumerate() {
-        logs.push((format!("logs/{number}.log"), end_of(log)));
-    }
+    let named = args.log.iter().enumerate();
+    let mut logs: Vec<(String, String)> =
+        named.map(|(number, log)| (format!("logs/{number}.log"), end_of(log))).collect();
     if args.log.is_empty() {
         let journal = ["journalctl", "-u", "flanneld", "--no-pager", "-n", "20000"];
         logs.push(("logs/journal.log".to_owned(), said(&journal)));
@@ -117,7 +115,6 @@ pub(super) fn take(text: &mut Vec<u8>, piece: &[u8]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// With why it ends where it does.
 pub(super) fn written(text: Vec<u8>, ended: anyhow::Result<()>) -> String {
     let mut text = String::from_utf8_lossy(&text).into_owned();
     if let Err(error) = ended {
@@ -171,25 +168,14 @@ fn end_of(file: &Path) -> String {
 
 fn said(words: &[&str]) -> String {
     let (program, arguments) = words.split_first().unwrap_or((&"true", &[]));
-    let mut text = Vec::new();
-    let mut command = Command::new(program);
+    let (mut text, mut command) = (Vec::new(), Command::new(program));
     command.args(arguments).env("LC_ALL", "C");
-    let ended = run_program(&mut command, b"", PROGRAM_TIMEOUT, |piece| {
-        let room = MAX_OUTPUT_BYTES.saturating_sub(text.len());
-        text.extend_from_slice(&piece[..piece.len().min(room)]);
-    });
-    let mut text = String::from_utf8_lossy(&text).into_owned();
-    match ended {
-        Ok(ended) if !ended.status.success() => {
-            text += &format!(
-                "{}: {}\n{}",
-                words.join(" "),
-                ended.status,
-                String::from_utf8_lossy(&ended.errors)
-            );
-        }
-        Ok(_) => {}
-        Err(error) => text += &format!("{}: {error}\n", words.join(" ")),
-    }
-    text
+    let ended = run_program(&mut command, b"", PROGRAM_TIMEOUT, |piece| _ = take(&mut text, piece));
+    let text = String::from_utf8_lossy(&text);
+    let failed = match ended {
+        Ok(ended) if ended.status.success() => return text.into_owned(),
+        Ok(ended) => format!("{}\n{}", ended.status, String::from_utf8_lossy(&ended.errors)),
+        Err(error) => format!("{error}\n"),
+    };
+    format!("{text}{}: {failed}", words.join(" "))
 }

@@ -77,21 +77,12 @@ fn compare(ahead: &[ClockLead]) -> Option<Finding> {
     let apart: Vec<_> = ahead.iter().filter(|(_, ahead)| ahead.abs() > APART).collect();
     let (first, by) = apart.first()?;
     let side = if *by > 0 { "behind" } else { "ahead of" };
-    let by = by.abs();
+    let what = format!("this node's clock is {} s {side} that of {first}", by.abs());
     // Where it is one against several, that one is wrong.
     let is_own = apart.len() > 1 && apart.len() == ahead.len();
     let (what, fix) = match is_own {
-        true => (
-            format!(
-                "this node's clock is {by} s {side} that of {first}, and wrong by all of {} nodes",
-                ahead.len()
-            ),
-            FIX.to_owned(),
-        ),
-        false => (
-            format!("this node's clock is {by} s {side} that of {first}"),
-            format!("on the one that is wrong: {FIX}"),
-        ),
+        true => (format!("{what}, and wrong by all of {} nodes", ahead.len()), FIX.to_owned()),
+        false => (what, format!("on the one that is wrong: {FIX}")),
     };
     let why = "certificates and tokens are judged by it; and what happened first, on which node, cannot be told from logs";
     Some(Finding::warning(LAYER, what, why, fix))
@@ -100,10 +91,8 @@ fn compare(ahead: &[ClockLead]) -> Option<Finding> {
 /// `kept`: whether somebody keeps the clock right; unknown where that is not told.
 fn judge(now: i64, kept: Option<bool>) -> Option<Finding> {
     if now < NOT_BEFORE {
-        let what = format!(
-            "the clock says {}",
-            Timestamp::from_second(now).map_or_else(|_| now.to_string(), |at| at.to_string())
-        );
+        let at = Timestamp::from_second(now).map_or(now.to_string(), |at| at.to_string());
+        let what = format!("the clock says {at}");
         let why = "certificates are not valid yet by it: neither the lease server, nor etcd with TLS, nor Kubernetes can be asked";
         return Some(Finding::broken(LAYER, what, why, FIX));
     }

@@ -18,10 +18,8 @@ fn judge(count: u64, most: u64) -> Option<Finding> {
     let why = "packets of new connections are dropped when there is no room, also between pods (`nf_conntrack: table \
                full` in the kernel's log)";
     let fix = more_connections(most);
-    Some(match count >= most {
-        true => Finding::broken(LAYER, what, why, fix),
-        false => Finding::warning(LAYER, what, why, fix),
-    })
+    let judge = if count >= most { Finding::broken } else { Finding::warning };
+    Some(judge(LAYER, what, why, fix))
 }
 
 #[cfg(test)]

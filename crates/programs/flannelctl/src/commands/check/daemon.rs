@@ -6,7 +6,6 @@ use flannel_state::{Finding, Layer};
 
 use super::node_context::NodeContext;
 
-/// `found`: what the host has told.
 pub(super) fn look(context: &NodeContext, found: &[Finding]) -> Vec<Finding> {
     if context.state.is_none() {
         return vec![unasked(context)];
@@ -27,7 +26,6 @@ pub(super) fn look(context: &NodeContext, found: &[Finding]) -> Vec<Finding> {
     findings
 }
 
-/// A daemon that does not say how it is.
 fn unasked(context: &NodeContext) -> Finding {
     if context.hangs {
         let what = "flanneld listens here and does not answer: it hangs, or was stopped (SIGSTOP)";
@@ -40,17 +38,14 @@ fn unasked(context: &NodeContext) -> Finding {
     }
     // Below /run, so it was written since the machine was started.
     let left = Path::new("/run/flannel/subnet.env");
-    match left.exists() {
-        true => Finding::warning(
-            Layer::Daemon,
-            format!("no flanneld runs here, and one has: {} is there", left.display()),
-            "traffic continues with what it has left; nodes that come, go or change are not followed, and nothing is \
-             repaired",
-            format!(
-                "{}; if flannel is not wanted here any more: flannelctl cleanup",
-                context.commands.restart_here()
-            ),
-        ),
-        false => Finding::note(Layer::Daemon, "no flanneld runs here", "only the node was checked"),
+    if !left.exists() {
+        let why = "only the node was checked";
+        return Finding::note(Layer::Daemon, "no flanneld runs here", why);
     }
+    let what = format!("no flanneld runs here, and one has: {} is there", left.display());
+    let why = "traffic continues with what it has left; nodes that come, go or change are not followed, and nothing is \
+               repaired";
+    let start = context.commands.restart_here();
+    let fix = format!("{start}; if flannel is not wanted here any more: flannelctl cleanup");
+    Finding::warning(Layer::Daemon, what, why, fix)
 }

@@ -1,12 +1,10 @@
 //! Nodes that others take for one. Where no daemon runs that reports them, the leases of the store are judged.
 
-use std::num::NonZeroU64;
-
 use flannel_backend::{
     SAME_MACHINE, SharedIdentity, lease_name, link_identities, machine_fix, shared_values,
 };
 use flannel_common::OperatorCommands;
-use flannel_lease::{Lease, Subnet, parse_machine_id};
+use flannel_lease::{Subnet, parse_machine_id};
 use flannel_state::{Finding, Layer};
 
 use super::node_context::{Network, NodeContext};
@@ -43,7 +41,8 @@ fn judge(network: &Network, commands: OperatorCommands) -> Vec<Finding> {
     let former = network
         .own_machine
         .filter(|machine| network.own.is_empty() && !machines.contains_key(machine));
-    let former = former.and_then(|machine| lease_of_machine(&network.leases, machine));
+    let mut leases = network.leases.iter();
+    let former = former.and_then(|id| leases.find(|lease| lease.attrs.machine == Some(id)));
     findings.extend(former.map(|lease| {
         let name = lease_name(&lease.subnet);
         let fix = machine_fix(&commands.release(&name, None));
@@ -51,10 +50,6 @@ fn judge(network: &Network, commands: OperatorCommands) -> Vec<Finding> {
         Finding::warning(LAYER, about, SAME_MACHINE, fix)
     }));
     findings
-}
-
-fn lease_of_machine(leases: &[Lease], machine: NonZeroU64) -> Option<&Lease> {
-    leases.iter().find(|lease| lease.attrs.machine == Some(machine))
 }
 
 fn machine_id(id: Option<&str>) -> Option<Finding> {
@@ -71,7 +66,9 @@ fn machine_id(id: Option<&str>) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use flannel_lease::LeaseAttrs;
+    use std::num::NonZeroU64;
+
+    use flannel_lease::{Lease, LeaseAttrs};
 
     use super::*;
 

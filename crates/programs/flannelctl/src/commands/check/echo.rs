@@ -14,7 +14,6 @@ const TRIES: usize = 2;
 const PACE: Duration = Duration::from_millis(10);
 pub(super) const SMALL: u32 = 64;
 
-/// A question: to whom, and how large the whole packet is.
 pub(super) type SizedEcho = (IpAddr, u32);
 
 pub(super) fn answered(all: &[SizedEcho]) -> io::Result<BTreeSet<usize>> {
@@ -58,7 +57,6 @@ fn send(pinger: &Pinger, to: IpAddr, number: usize, size: u32) {
     let _ = pinger.send(to, number as u16, (size as usize).saturating_sub(around + ECHO_HEADER));
 }
 
-/// Takes answers for so long, or until there are so many.
 fn collect(
     pinger: &Pinger,
     timeout: Duration,

@@ -51,7 +51,7 @@ fn judge(network: &Network, rules: &Rules) -> Vec<Finding> {
 fn packets(network: &Network) -> Vec<(Role, Packet)> {
     let Some(underlay) = &network.underlay else { return Vec::new() };
     let card = underlay.link.to_string();
-    let own = [underlay.v4.map(IpAddr::from), underlay.v6.map(IpAddr::from)];
+    let own = underlay.addresses();
     // Where no peer is known, some address of nobody's.
     let nobody: Vec<IpAddr> = vec![[192, 0, 2, 1].into()];
     let publics = network.peers.iter().take(MAX_PEERS).flat_map(|peer| peer.public.iter().copied());
@@ -65,7 +65,7 @@ fn packets(network: &Network) -> Vec<(Role, Packet)> {
         outer.into_iter().map(move |packets| (peer, packets.on_the_wire()))
     });
     for (peer, (protocol, port)) in tunnels {
-        let Some(own) = own.iter().flatten().find(|ip| ip.is_ipv4() == peer.is_ipv4()) else {
+        let Some(own) = own.iter().find(|ip| ip.is_ipv4() == peer.is_ipv4()) else {
             continue;
         };
         let packet = |hook, src, dst| Packet {

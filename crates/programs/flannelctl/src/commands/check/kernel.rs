@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 
 use flannel_backend::KernelFeature;
+use flannel_common::Family;
 use flannel_entries::facts::KernelVersion;
 use flannel_netlink::{Connection, Protocol, Request, verbs};
 use flannel_trace::settings::setting;
@@ -37,18 +38,17 @@ struct Facts {
 pub(super) fn look(context: &NodeContext) -> Vec<Finding> {
     let wanted: BTreeSet<Feature> = context.networks.iter().flat_map(needed).collect();
     let missing = wanted.into_iter().filter(|feature| !is_there(*feature)).collect();
-    let filter_off = ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"]
-        .into_iter()
-        .zip([true, false])
-        .filter(|(_, v4)| {
-            context.networks.iter().any(|network| {
-                let used = if *v4 { network.stack.v4 } else { network.stack.v6 };
-                used && network.nftables == Some(false)
-            })
-        })
-        .map(|(name, _)| name)
-        .filter(|name| setting(&format!("net/bridge/{name}")).as_deref() == Some("0"))
-        .collect();
+    let is_filtered = |family| {
+        let mut networks = context.networks.iter();
+        networks.any(|network| network.stack.has(family) && network.nftables == Some(false))
+    };
+    let mut filter_off = Vec::new();
+    for (name, family) in
+        [("bridge-nf-call-iptables", Family::V4), ("bridge-nf-call-ip6tables", Family::V6)]
+    {
+        let is_off = setting(&format!("net/bridge/{name}")).as_deref() == Some("0");
+        filter_off.extend((is_off && is_filtered(family)).then_some(name));
+    }
     judge(&Facts { kernel: context.host.facts.kernel, missing, filter_off })
 }
 
@@ -64,13 +64,10 @@ fn judge(facts: &Facts) -> Vec<Finding> {
     let mut findings: Vec<Finding> =
         facts.missing.iter().map(|feature| missing(*feature)).collect();
     for name in &facts.filter_off {
-        findings.push(Finding::warning(
-            LAYER,
-            format!("net.bridge.{name} is 0"),
-            "packets between pods of this node pass iptables by: services of Kubernetes fail from pods to pods of \
-             the same node",
-            format!("sysctl -w net.bridge.{name}=1"),
-        ));
+        let why = "packets between pods of this node pass iptables by: services of Kubernetes fail from pods to pods of the \
+                   same node";
+        let fix = format!("sysctl -w net.bridge.{name}=1");
+        findings.push(Finding::warning(LAYER, format!("net.bridge.{name} is 0"), why, fix));
     }
     if facts.kernel < OLDEST && facts.kernel != KernelVersion::default() {
         let what = format!("this kernel is {}, older than {OLDEST}", facts.kernel);

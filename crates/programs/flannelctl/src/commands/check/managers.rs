@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::node_context::NodeContext;
-use crate::commands::running_daemon::processes;
+use crate::commands::daemon_process::processes;
 use flannel_state::{Finding, Layer};
 
 const LAYER: Layer = Layer::Managers;
@@ -17,31 +17,26 @@ const NETWORKD: [&str; 4] = [
     "/usr/lib/systemd/network",
 ];
 
+const NETWORKD_CONF: [&str; 3] = [
+    "/etc/systemd/networkd.conf.d",
+    "/run/systemd/networkd.conf.d",
+    "/usr/lib/systemd/networkd.conf.d",
+];
+
 struct Facts {
-    /// Names of programs that run in this network namespace.
     running: Vec<String>,
-    /// Files of NetworkManager: name and text.
     network_manager: Vec<(String, String)>,
     /// `.network` files of systemd-networkd, those that are read first coming first.
     networkd: Vec<(String, String)>,
     networkd_conf: Vec<(String, String)>,
-    /// Flannel's, and the pods' bridge.
     devices: Vec<String>,
-    /// Flannel's routes are on the card itself.
     routes_on_card: bool,
 }
 
 pub(super) fn look(context: &NodeContext) -> Vec<Finding> {
     let mut network_manager = files(&NETWORK_MANAGER, ".conf");
     network_manager.extend(file(Path::new("/etc/NetworkManager/NetworkManager.conf")));
-    let mut networkd_conf = files(
-        &[
-            "/etc/systemd/networkd.conf.d",
-            "/run/systemd/networkd.conf.d",
-            "/usr/lib/systemd/networkd.conf.d",
-        ],
-        ".conf",
-    );
+    let mut networkd_conf = files(&NETWORKD_CONF, ".conf");
     networkd_conf.extend(file(Path::new("/etc/systemd/networkd.conf")));
     let devices = context.networks.iter().flat_map(|network| network.devices.iter().cloned());
     judge(&Facts {
@@ -58,13 +53,13 @@ fn judge(facts: &Facts) -> Vec<Finding> {
     let runs = |name: &str| facts.running.iter().any(|program| program == name);
     let mut findings = Vec::new();
     if runs("NetworkManager") {
-        let left_alone = facts.network_manager.iter().any(|(_, text)| {
-            values(text, "unmanaged-devices").any(|value| {
-                let globs = value
-                    .split([';', ','])
-                    .filter_map(|one| one.trim().strip_prefix("interface-name:"));
-                globs.into_iter().any(|glob| matches(glob, flannel_entries::devices::USUAL_DEVICE))
-            })
+        let is_ours = |one: &str| {
+            let glob = one.trim().strip_prefix("interface-name:");
+            glob.is_some_and(|glob| matches(glob, flannel_entries::devices::USUAL_DEVICE))
+        };
+        let mut settings = facts.network_manager.iter();
+        let left_alone = settings.any(|(_, text)| {
+            values(text, "unmanaged-devices").any(|value| value.split([';', ',']).any(is_ours))
         });
         if !left_alone {
             findings.push(Finding::warning(

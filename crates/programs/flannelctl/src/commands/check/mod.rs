@@ -32,6 +32,7 @@ use std::process::ExitCode;
 use clap::Args;
 use flannel_trace::DropCounters;
 use serde::{Serialize, Serializer};
+use serde_json::json;
 
 use self::clock::ClockQuestions;
 use self::node_context::{NetworkSource, NodeContext};
@@ -39,7 +40,7 @@ use super::daemon::plain;
 use super::output::OutputArgs;
 use super::progress::Progress;
 use flannel_cli::table::{Colour, Paint, painted_line};
-use flannel_state::{Finding, Layer, Severity};
+use flannel_state::{Finding, Severity};
 
 const CNI_BIN_DIR: &str = "/opt/cni/bin";
 
@@ -70,26 +71,10 @@ struct Report {
     findings: Vec<Finding>,
 }
 
-/// A finding under the names that this command has always given its fields.
-#[derive(Serialize)]
-struct Row<'a> {
-    subject: Layer,
-    severity: Severity,
-    what: &'a str,
-    why: &'a str,
-    fix: &'a str,
-}
-
+/// Findings under the names that this command has always given their fields.
 fn as_rows<S: Serializer>(findings: &[Finding], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(findings.iter().map(
-        |Finding { about, layer, cause, fix, severity, .. }| Row {
-            subject: *layer,
-            severity: *severity,
-            what: about,
-            why: cause,
-            fix,
-        },
-    ))
+    let row = |Finding { about, layer, cause, fix, severity, .. }: &Finding| json!({"subject": layer, "severity": severity, "what": about, "why": cause, "fix": fix});
+    serializer.collect_seq(findings.iter().map(row))
 }
 
 impl CheckArgs {
@@ -109,7 +94,6 @@ impl CheckArgs {
     }
 }
 
-/// All that is found, as JSON.
 pub(crate) fn report(source: &NetworkSource, cni_conf_dir: &Path) -> anyhow::Result<String> {
     let report = Report::make(source, cni_conf_dir, CNI_BIN_DIR)?;
     Ok(format!("{:#}\n", serde_json::to_value(&report)?))
@@ -198,6 +182,8 @@ fn screen(report: &Report, wide: bool, paint: Paint) -> String {
 
 #[cfg(test)]
 mod tests {
+    use flannel_state::Layer;
+
     use super::*;
 
     #[test]

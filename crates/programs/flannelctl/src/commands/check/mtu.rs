@@ -15,9 +15,7 @@ struct Facts<'a> {
     pods: u32,
     v6: bool,
     underlay: (&'a str, u32),
-    /// Flannel's.
     tunnels: Vec<(&'a str, u32)>,
-    /// The pods' bridge and what is on it.
     bridge: Vec<(&'a str, u32)>,
     /// Paths to peers that carry less than the card: as the kernel has learned, or as was measured.
     narrow: Vec<(IpAddr, u32)>,
@@ -78,12 +76,7 @@ fn facts<'a>(
 ) -> Option<Facts<'a>> {
     let underlay = network.underlay.as_ref()?;
     let of = |device: &'a Device| (device.name.as_str(), device.mtu);
-    // The bridge is where an address of this node's own subnet is.
-    let has_own = |device: &&Device| {
-        let inside = |net: &ipnet::IpNet| network.own.iter().any(|own| own.contains(&net.addr()));
-        device.kind == "bridge" && device.addresses.iter().any(inside)
-    };
-    let bridge = kernel.devices.iter().find(has_own);
+    let bridge = network.bridge(kernel);
     let ports = kernel.devices.iter().filter(|device| {
         device.master.is_some() && device.master == bridge.map(|bridge| bridge.index)
     });

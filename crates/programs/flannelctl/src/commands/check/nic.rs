@@ -17,9 +17,7 @@ fn judge(network: &Network) -> Vec<Finding> {
         findings.push(Finding::broken(LAYER, error.clone(), why, fix));
     }
     if let Some(underlay) = &network.underlay {
-        let addresses =
-            [underlay.v4.map(|ip| ip.to_string()), underlay.v6.map(|ip| ip.to_string())];
-        let addresses: Vec<String> = addresses.into_iter().flatten().collect();
+        let addresses: Vec<String> = underlay.addresses().iter().map(ToString::to_string).collect();
         let what = format!("{} {}, MTU {}", underlay.link, addresses.join(" "), underlay.mtu);
         findings.push(Finding::note(LAYER, what, underlay.why.clone()));
         // Every machine of Vagrant and many of VirtualBox have this very address on their first card.

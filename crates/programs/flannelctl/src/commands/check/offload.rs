@@ -43,26 +43,23 @@ fn judge(
         let what = format!(
             "this kernel is {kernel}, and kernels before {FIXED_IN} send wrong checksums by vxlan"
         );
+        let done = "flanneld has switched checksum offload off on its device";
         let why = "connections to services by way of another node hang for a minute";
         let fix = format!("ethtool -K {device} tx-checksum-ip-generic off, or a newer kernel");
         findings.push(match ours {
-            true => Finding::note(
-                LAYER,
-                what,
-                "flanneld has switched checksum offload off on its device",
-            ),
+            true => Finding::note(LAYER, what, done),
             false => Finding::warning(LAYER, what, why, fix),
         });
     }
     let in_udp = Family::BOTH.iter().any(|it| network.encapsulation.udp_port(*it).is_some());
     if let (Some(VMXNET3), true, Some(underlay)) = (driver, in_udp, &network.underlay) {
         let card = underlay.link;
-        findings.push(Finding::warning(
-            LAYER,
-            format!("{card} is a card of VMware ({VMXNET3}), which offloads tunnels"),
-            "on some hosts packets of the tunnel get a wrong checksum: ping works, and connections between nodes hang",
-            format!("if so: ethtool -K {card} tx-udp_tnl-segmentation off tx-udp_tnl-csum-segmentation off"),
-        ));
+        let what = format!("{card} is a card of VMware ({VMXNET3}), which offloads tunnels");
+        let why = "on some hosts packets of the tunnel get a wrong checksum: ping works, and connections between nodes hang";
+        let fix = format!(
+            "if so: ethtool -K {card} tx-udp_tnl-segmentation off tx-udp_tnl-csum-segmentation off"
+        );
+        findings.push(Finding::warning(LAYER, what, why, fix));
     }
     findings
 }

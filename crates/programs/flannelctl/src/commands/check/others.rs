@@ -4,7 +4,7 @@ use flannel_nft::{SavedLine, read_saved};
 use flannel_trace::firewall::output;
 
 use super::node_context::NodeContext;
-use crate::commands::running_daemon::processes;
+use crate::commands::daemon_process::processes;
 use flannel_state::{Finding, Layer};
 
 const LAYER: Layer = Layer::Others;

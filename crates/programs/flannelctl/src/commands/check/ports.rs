@@ -28,7 +28,6 @@ struct AskedNode {
     /// `None`: not asked, or that is not possible from here.
     beside: Option<AskOutcome>,
     through: Option<AskOutcome>,
-    /// Its host does not take what comes for the tunnel.
     refuses_tunnel: bool,
 }
 
@@ -37,7 +36,6 @@ struct Ways {
     port: Option<u16>,
     from: IpAddr,
     subnet: IpNet,
-    /// The ends of the tunnel.
     through: Option<(IpAddr, IpAddr)>,
     tunnel: Option<u16>,
 }
@@ -63,8 +61,8 @@ pub(super) fn look(
 
 fn ways(network: &Network, peer: &Peer, node: IpAddr) -> Option<Ways> {
     let underlay = network.underlay.as_ref()?;
-    let own = [underlay.v4.map(IpAddr::from), underlay.v6.map(IpAddr::from)];
-    let from = own.into_iter().flatten().find(|ip| ip.is_ipv4() == node.is_ipv4())?;
+    let own = underlay.addresses();
+    let from = own.into_iter().find(|ip| ip.is_ipv4() == node.is_ipv4())?;
     let tunnel = network.encapsulation.udp_port(Family::of(node));
     let subnet = network.own.first();
     // Then what goes through the tunnel, or what comes back, comes to another.

@@ -29,14 +29,13 @@ fn judge(network: &Network, routes: &[FoundRoute]) -> Vec<Finding> {
         let Some(range) = network.ranges.iter().find(|range| overlap(range, &net)) else {
             continue;
         };
-        let name = match link.as_str() {
-            "docker0" => "Docker's bridge docker0".to_owned(),
-            other if other.starts_with("br-") => format!("Docker's network {other}"),
-            other => other.to_owned(),
+        let (name, is_dockers) = match link.as_str() {
+            "docker0" => ("Docker's bridge docker0".to_owned(), true),
+            other if other.starts_with("br-") => (format!("Docker's network {other}"), true),
+            other => (other.to_owned(), false),
         };
         let what = format!("{name} has {}, and the pod network is {range}", connected.addr);
-        let docker = matches!(link.as_str(), name if name == "docker0" || name.starts_with("br-"));
-        let fix = match docker {
+        let fix = match is_dockers {
             true => "give Docker another range (\"bip\" and \"default-address-pools\" in /etc/docker/daemon.json), or \
                      the pod network another Network in its config"
                 .to_owned(),

@@ -134,20 +134,16 @@ fn through_tunnel(network: &Network, nodes: &[IpAddr]) -> io::Result<Vec<Finding
         .zip(counts)
         .map(|(one, answered)| Reached { asked: FULL_TIMES, answered, ..one })
         .collect();
-    let none = full.iter().find(|one| !one.answers()).map(|one| {
-        Finding::broken(
-            LAYER,
-            format!(
-                "no packet of {mtu} bytes comes back through the tunnel from {}, and small ones do",
-                one.peer
-            ),
-            "connections of pods are made, and hang with the first full packet; on which side they are lost is not known",
-            format!(
-                "here and on {}: flannelctl check names rules, queues and filters that drop long packets; flannelctl trace \
-                 --live between two pods says where they are last seen",
-                one.peer
-            ),
-        )
+    let none = full.iter().find(|one| !one.answers()).map(|Reached { peer, .. }| {
+        let what = format!(
+            "no packet of {mtu} bytes comes back through the tunnel from {peer}, and small ones do"
+        );
+        let why = "connections of pods are made, and hang with the first full packet; on which side they are lost is not known";
+        let fix = format!(
+            "here and on {peer}: flannelctl check names rules, queues and filters that drop long packets; flannelctl trace \
+             --live between two pods says where they are last seen"
+        );
+        Finding::broken(LAYER, what, why, fix)
     });
     let sized = format!(", of {mtu} bytes, through the tunnel");
     Ok(small.into_iter().chain(none).chain(judge_loss(&full, link, &sized)).collect())
@@ -195,10 +191,9 @@ fn judge(reached: &[Reached], mut is_beside: impl FnMut(&Reached) -> bool) -> Op
     );
     // Where others of the same wire answer, it is not for want of ICMP.
     let usual = reached.iter().any(|one| one.answers() && is_beside(one));
-    Some(match usual && silent.iter().any(|one| is_beside(one)) {
-        true => Finding::broken(LAYER, what, why, fix),
-        false => Finding::warning(LAYER, what, why, fix),
-    })
+    let is_cut = usual && silent.iter().any(|one| is_beside(one));
+    let judge = if is_cut { Finding::broken } else { Finding::warning };
+    Some(judge(LAYER, what, why, fix))
 }
 
 /// `how`: they were sent.
@@ -216,10 +211,8 @@ fn judge_loss(reached: &[Reached], link: &str, how: &str) -> Option<Finding> {
          {link}: whose count of errors grows; then cables, switches and the hypervisor between",
         worst.peer
     );
-    Some(match worst.lost() >= VERY_LOSSY {
-        true => Finding::broken(LAYER, what, why, fix),
-        false => Finding::warning(LAYER, what, why, fix),
-    })
+    let judge = if worst.lost() >= VERY_LOSSY { Finding::broken } else { Finding::warning };
+    Some(judge(LAYER, what, why, fix))
 }
 
 #[cfg(test)]

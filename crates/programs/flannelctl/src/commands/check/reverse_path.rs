@@ -40,11 +40,11 @@ pub(super) fn look(context: &NodeContext) -> anyhow::Result<Vec<Finding>> {
 
 fn packets(network: &Network, kernel: &Kernel) -> Vec<(IpAddr, IpAddr, String)> {
     let Some(underlay) = &network.underlay else { return Vec::new() };
-    let own = [underlay.v4.map(IpAddr::from), underlay.v6.map(IpAddr::from)];
+    let own = underlay.addresses();
     let mut packets = Vec::new();
     for peer in network.peers.iter().take(MAX_PEERS) {
         for from in &peer.public {
-            let to = own.iter().flatten().find(|ip| ip.is_ipv4() == from.is_ipv4());
+            let to = own.iter().find(|ip| ip.is_ipv4() == from.is_ipv4());
             packets.extend(to.map(|to| (*from, *to, underlay.link.to_string())));
         }
         // To the node's own address on the tunnel, which it has whether there are pods or not.

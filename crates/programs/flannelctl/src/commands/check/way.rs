@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use flannel_kernel::look::{Device, Kernel};
+use flannel_kernel::look::Kernel;
 use flannel_trace::{DropCounters, End, Hop, Peer};
 use netlink_packet_route::neighbour::NeighbourState;
 
@@ -76,22 +76,13 @@ fn walked(network: &Network) -> Vec<Hop> {
     hops
 }
 
-/// Pods of this node that its bridge has heard of.
 fn pods(network: &Network) -> Vec<IpAddr> {
     let Ok(mut kernel) = Kernel::open() else { return Vec::new() };
-    let inside = |ip: IpAddr| network.own.iter().any(|own| own.contains(&ip));
-    let has_own = |device: &&Device| {
-        device.kind == "bridge" && device.addresses.iter().any(|net| inside(net.addr()))
-    };
-    let Some(bridge) = kernel.devices.iter().find(has_own).cloned() else { return Vec::new() };
-    let mut pods = Vec::new();
-    for v4 in [true, false] {
-        let known = kernel.neighbours(v4, bridge.index).unwrap_or_default().into_iter();
-        let gone = [NeighbourState::Failed, NeighbourState::Incomplete];
-        let here = known.filter(|one| inside(one.ip) && !gone.contains(&one.state));
-        pods.extend(here.map(|one| one.ip));
-    }
-    pods
+    let Some(index) = network.bridge(&kernel).map(|bridge| bridge.index) else { return Vec::new() };
+    let known = [true, false].map(|v4| kernel.neighbours(v4, index).unwrap_or_default());
+    let gone = [NeighbourState::Failed, NeighbourState::Incomplete];
+    let here = known.into_iter().flatten().filter(|one| !gone.contains(&one.state));
+    here.map(|one| one.ip).filter(|ip| network.is_own(*ip)).collect()
 }
 
 fn judge(hop: &Hop, grown: &[DropCount]) -> Option<Finding> {

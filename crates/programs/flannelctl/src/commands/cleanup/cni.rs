@@ -15,11 +15,9 @@ pub(super) struct CniArgs {
     /// Also the CNI configuration of flannel in this directory, such as /etc/cni/net.d
     #[arg(long, value_name = "DIR")]
     cni_conf_dir: Option<PathBuf>,
-
     /// Also the CNI plugin in this directory and its links, such as /opt/cni/bin
     #[arg(long, value_name = "DIR")]
     cni_bin_dir: Option<PathBuf>,
-
     /// Also what the plugin keeps of pods, such as /var/lib/cni, and the pods' bridge if no pod is on it
     #[arg(long, value_name = "DIR")]
     cni_state_dir: Option<PathBuf>,

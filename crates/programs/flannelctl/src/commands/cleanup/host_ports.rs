@@ -110,9 +110,8 @@ fn run_within(
         }
         ended => {
             let ended = ended.with_context(|| format!("run {program}"))?;
-            if !ended.status.success() {
-                bail!("{program}: {}", String::from_utf8_lossy(&ended.errors).trim());
-            }
+            let errors = String::from_utf8_lossy(&ended.errors);
+            anyhow::ensure!(ended.status.success(), "{program}: {}", errors.trim());
         }
     }
     Ok(Some(String::from_utf8_lossy(&output).into_owned()))

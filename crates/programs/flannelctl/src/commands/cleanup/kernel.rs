@@ -10,7 +10,6 @@ use netlink_packet_route::link::LinkMessage;
 
 use super::{Report, remove_one};
 
-/// What the plugin calls it unless it is told otherwise.
 const POD_BRIDGE: &str = "cni0";
 
 /// Routes before the devices that would take them along. `pods`: also the bridge of pods, if none is on it.

@@ -4,7 +4,6 @@
 //! to remove, with the pods; what is left of it when none are there, and what installing the plugin has
 //! put into the runtime's directories, is removed if these are named.
 
-pub(crate) mod cloud;
 mod cni;
 mod host_ports;
 mod ipsec;
@@ -13,39 +12,36 @@ mod tunnel;
 
 use std::fs;
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
 
+use flannel_cloud::{OwnRoute, recorded, remove_recorded};
 use flannel_netlink::{Connection, Writable};
 
 use self::cni::CniArgs;
-use super::running_daemon;
+use super::daemon_process;
+use super::store_args::block_on;
 
 #[derive(Debug, Args)]
 pub(crate) struct CleanupArgs {
     /// Really remove it; without this, it is only shown
     #[arg(long)]
     yes: bool,
-
     /// What flanneld has written for the node
     #[arg(long, value_name = "FILE", default_value = "/run/flannel/subnet.env")]
     subnet_file: PathBuf,
-
     /// What it has written of networks that have a name
     #[arg(long, value_name = "DIR", default_value = "/run/flannel/networks")]
     subnet_dir: PathBuf,
-
     /// What it keeps of the node over reboots
     #[arg(long, value_name = "DIR", default_value = "/var/lib/flannel/nodes")]
     node_dir: PathBuf,
-
     /// The node's WireGuard key
     #[arg(long, value_name = "FILE", default_value = "/run/flannel/wgkey")]
     wireguard_key: PathBuf,
-
     #[command(flatten)]
     cni: CniArgs,
 }
@@ -63,7 +59,7 @@ impl CleanupArgs {
         if !rustix::process::geteuid().is_root() {
             bail!("only root can remove rules, devices and routes: run this as root");
         }
-        let running = running_daemon::running();
+        let running = daemon_process::running();
         if self.yes
             && let Some(pid) = running
         {
@@ -95,7 +91,7 @@ impl CleanupArgs {
         let beside = self.subnet_file.parent();
         for directory in beside.into_iter().chain([self.subnet_dir.as_path()]) {
             tunnel::clean(&mut report, directory);
-            cloud::clean(&mut report, directory, |_| true);
+            report.clean_cloud(directory, |_| true);
             let (charons, failures) = match self.yes {
                 true => flannel_ipsec::remove_leftovers(directory),
                 false => (flannel_ipsec::find_leftovers(directory), Vec::new()),
@@ -159,6 +155,14 @@ impl CleanupArgs {
 }
 
 impl Report {
+    /// This node's routes in a cloud's table, as flanneld has noted them; removed with the credentials found here.
+    pub(crate) fn clean_cloud(&mut self, directory: &Path, wanted: impl Fn(&OwnRoute) -> bool) {
+        for own in recorded(directory).into_iter().filter(|own| wanted(own)) {
+            let remove = || block_on(async { Ok(remove_recorded(directory, &own).await?) });
+            self.clean(own.to_string(), remove);
+        }
+    }
+
     /// Removes something, or only notes that it is there.
     fn clean(&mut self, thing: String, remove: impl FnOnce() -> anyhow::Result<()>) {
         match if self.removes { remove() } else { Ok(()) } {

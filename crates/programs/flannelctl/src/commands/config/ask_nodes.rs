@@ -10,16 +10,13 @@ use tokio::time::{sleep, timeout};
 
 /// Time for a daemon to hear of the question, and to say so. Older ones and those of the Go flannel say nothing.
 const HEARING_TIMEOUT: Duration = Duration::from_secs(4);
-/// Time for a daemon to try what can be tried.
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(15);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// The store may take so long for one answer.
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Nodes that are asked at most: what one of them lacks, others of its make lack too.
 const MAX_LEASES_ASKED: usize = 1_000;
 /// The same in Kubernetes, where each of them is a Node that is written, and all nodes hear of that.
 const MAX_NODES_ASKED: usize = 50;
-/// Nodes that are named of those that cannot, or did not answer.
 const MAX_NODES_NAMED: usize = 5;
 
 #[derive(Debug, Default, PartialEq, Eq)]

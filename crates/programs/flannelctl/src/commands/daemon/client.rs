@@ -28,7 +28,6 @@ pub(crate) enum Daemon<'a> {
     There(SocketAddr),
 }
 
-/// An answer that is being read, and the connection that it comes by.
 struct Answer {
     body: Incoming,
     _connection: PlainConnection,
@@ -64,19 +63,33 @@ impl Daemon<'_> {
 
     pub(crate) async fn lines<T: DeserializeOwned>(
         self,
+        method: Method,
         path: &str,
-        each: impl FnMut(T) -> anyhow::Result<()>,
+        mut each: impl FnMut(T) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        in_lines(self.ask(Method::GET, path).await?, each).await
+        let mut rest: Vec<u8> = Vec::new();
+        let take = |piece: &[u8]| {
+            rest.extend_from_slice(piece);
+            let complete = rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+            for line in rest[..complete].split(|byte| *byte == b'\n').filter(|it| !it.is_empty()) {
+                each(serde_json::from_slice(line).context("flanneld's answer is not understood")?)?;
+            }
+            rest.drain(..complete);
+            let is_bounded = rest.len() <= MAX_ANSWER_BYTES;
+            anyhow::ensure!(is_bounded, "a line of flanneld's answer does not end");
+            Ok(())
+        };
+        in_pieces(self.ask(method, path).await?, take).await
     }
 
-    /// Asks for something to be done, and hands over each line of what is said of it.
-    pub(crate) async fn post<T: DeserializeOwned>(
-        self,
-        path: &str,
-        each: impl FnMut(T) -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
-        in_lines(self.ask(Method::POST, path).await?, each).await
+    pub(crate) async fn list<T: DeserializeOwned>(self, path: &str) -> anyhow::Result<Vec<T>> {
+        let mut all = Vec::new();
+        let push = |one: T| {
+            all.push(one);
+            Ok(())
+        };
+        self.lines(Method::GET, path, push).await?;
+        Ok(all)
     }
 
     async fn ask(self, method: Method, path: &str) -> anyhow::Result<Answer> {
@@ -122,7 +135,6 @@ where
     Ok(Answer { body: response.into_body(), _connection: connection })
 }
 
-/// Of a daemon to which there is a connection.
 pub(crate) async fn text_through<S>(
     stream: S,
     path: &str,
@@ -132,24 +144,6 @@ where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     in_pieces(talk(stream, Method::GET, path).await?, each).await
-}
-
-async fn in_lines<T: DeserializeOwned>(
-    answer: Answer,
-    mut each: impl FnMut(T) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    let mut rest: Vec<u8> = Vec::new();
-    in_pieces(answer, |piece| {
-        rest.extend_from_slice(piece);
-        let complete = rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        for line in rest[..complete].split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            each(serde_json::from_slice(line).context("flanneld's answer is not understood")?)?;
-        }
-        rest.drain(..complete);
-        anyhow::ensure!(rest.len() <= MAX_ANSWER_BYTES, "a line of flanneld's answer does not end");
-        Ok(())
-    })
-    .await
 }
 
 async fn in_pieces(

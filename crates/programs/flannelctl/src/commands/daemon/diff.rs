@@ -1,6 +1,6 @@
 //! `flannelctl diff`: what the daemon wants beside what the kernel has now, read from the kernel, where they differ.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,6 +9,7 @@ use clap::Args;
 use flannel_entries::kernel::ROUTE_PROTOCOL;
 use flannel_kernel::look::{Device, Kernel};
 use flannel_state::{EntryCondition, EntryState};
+use ipnet::IpNet;
 use netlink_packet_route::neighbour::NeighbourState;
 use serde::Serialize;
 
@@ -33,7 +34,6 @@ struct Difference {
     #[serde(skip_serializing_if = "Option::is_none")]
     wanted: Option<String>,
     found: Vec<String>,
-    /// Why it is not there, as far as the daemon knows.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
 }
@@ -47,18 +47,13 @@ impl DiffArgs {
     }
 }
 
-/// All that differs, as JSON.
 pub(crate) fn report(socket: &Path) -> anyhow::Result<String> {
     Ok(format!("{:#}\n", serde_json::to_value(look(socket)?.1)?))
 }
 
 /// How many entries were compared, and which differ.
 fn look(socket: &Path) -> anyhow::Result<(usize, Vec<Difference>)> {
-    let mut wanted: Vec<EntryState> = Vec::new();
-    block_on(Daemon::Here(socket).lines("/v1/entries", |entry: EntryState| {
-        wanted.push(entry);
-        Ok(())
-    }))?;
+    let wanted: Vec<EntryState> = block_on(Daemon::Here(socket).list("/v1/entries"))?;
     let found = Found::read(&wanted)?;
     Ok((wanted.len(), compare(&wanted, &found)))
 }
@@ -81,26 +76,18 @@ impl Found {
             found.put(key("route", &text), text, ours);
         }
         // Flannel's devices: those that are wanted.
-        let devices: Vec<&str> = wanted
-            .iter()
-            .filter(|entry| entry.kind == "device")
-            .filter_map(|entry| entry.entry.split_whitespace().nth(1))
-            .collect();
-        let there: Vec<Device> = kernel
-            .devices
-            .iter()
-            .filter(|device| devices.contains(&device.name.as_str()))
-            .cloned()
-            .collect();
+        let devices = wanted.iter().filter(|entry| entry.kind == "device");
+        let devices: Vec<&str> =
+            devices.filter_map(|entry| entry.entry.split_whitespace().nth(1)).collect();
+        let is_ours = |device: &&Device| devices.contains(&device.name.as_str());
+        let there: Vec<Device> = kernel.devices.iter().filter(is_ours).cloned().collect();
         for device in there {
             let parent = device.vxlan.as_ref().and_then(|vxlan| kernel.by_index(vxlan.parent?));
             let text = device_text(&device, parent.map(|parent| parent.name.as_str()));
             found.put(key("device", &text), text, false);
             for address in &device.addresses {
-                let link_local = match address.addr() {
-                    std::net::IpAddr::V6(ip) => ip.is_unicast_link_local(),
-                    std::net::IpAddr::V4(_) => false,
-                };
+                let link_local =
+                    matches!(address, IpNet::V6(net) if net.addr().is_unicast_link_local());
                 let text = format!("address {address} dev {}", device.name);
                 found.put(key("address", &text), text, !link_local);
             }
@@ -108,11 +95,8 @@ impl Found {
                 for entry in kernel.neighbours(ipv4, device.index)? {
                     let Some(mac) = entry.mac else { continue };
                     let text = format!("neighbour {} lladdr {mac} dev {}", entry.ip, device.name);
-                    found.put(
-                        key("neighbour", &text),
-                        text,
-                        entry.state == NeighbourState::Permanent,
-                    );
+                    let ours = entry.state == NeighbourState::Permanent;
+                    found.put(key("neighbour", &text), text, ours);
                 }
             }
             for entry in kernel.fdb(device.index)? {
@@ -179,15 +163,13 @@ fn compare(wanted: &[EntryState], found: &Found) -> Vec<Difference> {
     // Of these the daemon alone can tell.
     let seen = |kind: &str| ["route", "device", "address", "neighbour", "fdb"].contains(&kind);
     let mut differences = Vec::new();
-    let mut keys: BTreeMap<String, ()> = BTreeMap::new();
+    let mut keys = BTreeSet::new();
     for entry in wanted {
         let in_kernel = entry.applier == "kernel" && seen(&entry.kind);
         let here = in_kernel.then(|| key(&entry.kind, &entry.entry));
         let there =
             here.as_ref().and_then(|key| found.by_key.get(key)).map_or(&[][..], Vec::as_slice);
-        if let Some(key) = here {
-            keys.insert(key, ());
-        }
+        keys.extend(here);
         let same = match in_kernel {
             true => there.iter().any(|found| says(&entry.kind, found, &entry.entry)),
             false => entry.state == EntryCondition::Programmed,
@@ -203,7 +185,7 @@ fn compare(wanted: &[EntryState], found: &Found) -> Vec<Difference> {
         });
     }
     for (key, text) in &found.ours {
-        if !keys.contains_key(key) {
+        if !keys.contains(key) {
             let why = Some("nobody wants it: it is flannel's, and stale".to_owned());
             differences.push(Difference { wanted: None, found: vec![text.clone()], why });
         }
@@ -224,15 +206,11 @@ fn screen(differences: &[Difference], compared: usize, paint: Paint) -> String {
             let _ = writeln!(text, "  {}", plain(why));
         }
     }
-    let _ = match differences.len() {
-        0 => writeln!(
-            text,
-            "the kernel has all {compared} entries that are wanted, and no stale ones"
-        ),
-        count => writeln!(
-            text,
+    text += &match differences.len() {
+        0 => format!("the kernel has all {compared} entries that are wanted, and no stale ones\n"),
+        count => format!(
             "{count} of {compared} differ (- wanted, + what the kernel has); `flannelctl repair` compares and puts right now, \
-             `flannelctl events` says who undoes it"
+             `flannelctl events` says who undoes it\n"
         ),
     };
     text

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use flannel_cli::table::line;
 use flannel_state::HistoryEvent;
+use hyper::Method;
 
 use super::client::Daemon;
 use super::{Asking, plain};
@@ -34,13 +35,12 @@ impl EventsArgs {
         let mut out = std::io::stdout().lock();
         let wide = self.asking.output.output == Format::Wide;
         let each = |event: HistoryEvent| -> anyhow::Result<()> {
-            match self.asking.output.output.one_of_many(&event)? {
-                Some(text) => out.write_all(text.as_bytes())?,
-                None => writeln!(out, "{}", row(&event, wide))?,
-            }
+            let text = self.asking.output.output.one_of_many(&event)?;
+            let text = text.unwrap_or_else(|| row(&event, wide) + "\n");
+            out.write_all(text.as_bytes())?;
             Ok(out.flush()?)
         };
-        block_on(Daemon::Here(&self.asking.socket).lines(&path, each))?;
+        block_on(Daemon::Here(&self.asking.socket).lines(Method::GET, &path, each))?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -50,9 +50,7 @@ fn row(event: &HistoryEvent, wide: bool) -> String {
     let network = event.network.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
     // Milliseconds are enough for people; the rest is in -o json.
     let at = event.at.get(..23).map(|at| format!("{at}Z")).unwrap_or_else(|| event.at.clone());
-    let (kind, what) = (plain(&event.kind), plain(&event.what));
-    let network = plain(&network);
-    let what = format!("{network}{what}");
+    let (kind, what) = (plain(&event.kind), plain(&format!("{network}{}", event.what)));
     if !wide {
         return line(&[(&at, 0), (&kind, 16), (&what, 0)]);
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use flannel_cli::table::line;
 use flannel_state::{PeerCondition, PeerState};
+use hyper::Method;
 
 use super::client::Daemon;
 use super::{Asking, plain, probing};
@@ -33,7 +34,6 @@ pub(crate) struct PeersArgs {
     asking: Asking,
 }
 
-/// What was last shown of each, by network and subnet.
 type Shown = BTreeMap<(String, String), PeerState>;
 
 impl PeersArgs {
@@ -60,17 +60,16 @@ impl PeersArgs {
                     if let Some(heading) = heading.take() {
                         writeln!(out, "{heading}")?;
                     }
-                    match format.one_of_many(&peer)? {
-                        Some(text) => out.write_all(text.as_bytes())?,
-                        None => writeln!(out, "{}", row(&peer, wide))?,
-                    }
+                    let text = format.one_of_many(&peer)?;
+                    let text = text.unwrap_or_else(|| row(&peer, wide) + "\n");
+                    out.write_all(text.as_bytes())?;
                 }
                 if self.watch {
                     shown.insert(key(&peer), lasting);
                 }
                 Ok(())
             };
-            block_on(Daemon::Here(&self.asking.socket).lines("/v1/peers", each))?;
+            block_on(Daemon::Here(&self.asking.socket).lines(Method::GET, "/v1/peers", each))?;
             for peer in gone.into_values().filter(|_| format.is_for_people()) {
                 writeln!(out, "{} and is gone", row(&peer, wide))?;
             }
@@ -93,8 +92,7 @@ impl PeersArgs {
 }
 
 fn key(peer: &PeerState) -> (String, String) {
-    let subnet = peer.subnet.as_ref().or(peer.ipv6_subnet.as_ref());
-    (peer.network.clone(), subnet.cloned().unwrap_or_default())
+    (peer.network.clone(), peer.subnets().next().unwrap_or_default().to_owned())
 }
 
 fn is_reached(peer: &PeerState) -> bool {
@@ -103,17 +101,14 @@ fn is_reached(peer: &PeerState) -> bool {
 }
 
 fn is_meant(peer: &PeerState, node: &str) -> bool {
-    let address = |ip: Option<String>| ip.is_some_and(|ip| ip == node);
-    let subnets = [&peer.subnet, &peer.ipv6_subnet].into_iter().flatten();
     let pod: Option<std::net::IpAddr> = node.parse().ok();
-    let has = |subnet: &String| {
+    let has = |subnet: &str| {
         let net: Option<ipnet::IpNet> = subnet.parse().ok();
         subnet.starts_with(node) || net.zip(pod).is_some_and(|(net, pod)| net.contains(&pod))
     };
     peer.name.as_deref() == Some(node)
-        || address(peer.public_ip.map(|ip| ip.to_string()))
-        || address(peer.public_ipv6.map(|ip| ip.to_string()))
-        || subnets.into_iter().any(has)
+        || peer.addresses().any(|ip| ip.to_string() == node)
+        || peer.subnets().any(has)
 }
 
 /// Headings with their widths, and with those where all details are shown: there is room for two families then.
@@ -140,13 +135,10 @@ fn columns(cells: [&str; 8], wide: bool) -> String {
 }
 
 fn row(peer: &PeerState, wide: bool) -> String {
-    let of_both = |v4: Option<String>, v6: Option<String>| {
-        let both: Vec<String> = v4.into_iter().chain(v6).take(if wide { 2 } else { 1 }).collect();
-        if both.is_empty() { "-".to_owned() } else { both.join(",") }
-    };
-    let subnet = of_both(peer.subnet.clone(), peer.ipv6_subnet.clone());
-    let node =
-        of_both(peer.public_ip.map(|ip| ip.to_string()), peer.public_ipv6.map(|ip| ip.to_string()));
+    let families = if wide { 2 } else { 1 };
+    let joined = |all: Vec<String>| if all.is_empty() { "-".to_owned() } else { all.join(",") };
+    let subnet = joined(peer.subnets().take(families).map(str::to_owned).collect());
+    let node = joined(peer.addresses().take(families).map(|ip| ip.to_string()).collect());
     let condition = match peer.condition {
         PeerCondition::Programmed => "programmed",
         PeerCondition::Incomplete => "INCOMPLETE",

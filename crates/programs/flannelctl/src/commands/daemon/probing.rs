@@ -12,15 +12,7 @@ pub(super) fn unlisted(network: &NetworkState) -> usize {
 }
 
 pub(super) fn summary(probing: &ProbingState) -> String {
-    let parts = [
-        (probing.unreached, "UNREACHABLE"),
-        (probing.impaired, "reached with a warning"),
-        (probing.not_probed, "not probed"),
-        (probing.waiting, "not probed yet"),
-    ];
-    let parts = parts.iter().filter(|(count, _)| *count > 0);
-    let parts = parts.map(|(count, what)| format!(", {count} {what}")).collect::<String>();
-    let mut summary = format!("{} reached{parts}", probing.reached);
+    let mut summary = probing.reached_and_others(|count| count.to_string());
     if let (Some(usual), Some(longest)) = (probing.latency_micros, probing.longest_latency_micros) {
         summary += &match usual == longest {
             true => format!("; round trip {}", span(usual)),

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use flannel_cli::table::line;
 use flannel_state::{EntryCondition, RepairState};
+use hyper::Method;
 
 use super::client::Daemon;
 use super::{Asking, plain};
@@ -28,13 +29,11 @@ impl RepairArgs {
         let mut out = std::io::stdout().lock();
         let each = |repair: RepairState| -> anyhow::Result<()> {
             whole &= is_whole(&repair);
-            match format.one_of_many(&repair)? {
-                Some(text) => out.write_all(text.as_bytes())?,
-                None => out.write_all(told(&repair).as_bytes())?,
-            }
+            let text = format.one_of_many(&repair)?.unwrap_or_else(|| told(&repair));
+            out.write_all(text.as_bytes())?;
             Ok(out.flush()?)
         };
-        block_on(Daemon::Here(&self.asking.socket).post("/v1/repair", each))?;
+        block_on(Daemon::Here(&self.asking.socket).lines(Method::POST, "/v1/repair", each))?;
         Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }
@@ -47,23 +46,19 @@ fn is_whole(repair: &RepairState) -> bool {
 }
 
 fn told(repair: &RepairState) -> String {
-    let of =
-        if repair.network == "_" { String::new() } else { format!("{}: ", plain(&repair.network)) };
+    let RepairState { network, wanted, .. } = repair;
+    let of = if network == "_" { String::new() } else { format!("{}: ", plain(network)) };
     let applier = if repair.applier.is_empty() { "nobody" } else { repair.applier.as_str() };
-    let mut text = match (&repair.failure, repair.found, repair.removed.len()) {
-        (Some(failure), ..) => {
-            format!("{of}{applier}: could NOT be compared: {}\n", plain(failure))
-        }
+    let what = match (&repair.failure, repair.found, repair.removed.len()) {
+        (Some(failure), ..) => format!("could NOT be compared: {}", plain(failure)),
         // Rules are compared as a whole.
-        (None, 0, 0) if repair.wanted == 0 => format!("{of}{applier}: as wanted\n"),
-        (None, 0, 0) => format!("{of}{applier}: {} compared, all as wanted\n", repair.wanted),
-        (None, found, removed) => {
-            format!(
-                "{of}{applier}: {} compared, {found} were not as wanted, {removed} stale\n",
-                repair.wanted
-            )
+        (None, 0, 0) if *wanted == 0 => "as wanted".to_owned(),
+        (None, 0, 0) => format!("{wanted} compared, all as wanted"),
+        (None, found, stale) => {
+            format!("{wanted} compared, {found} were not as wanted, {stale} stale")
         }
     };
+    let mut text = format!("{of}{applier}: {what}\n");
     for entry in &repair.entries {
         let state = match entry.state {
             EntryCondition::Programmed => "restored",

@@ -6,15 +6,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use flannel_state::{DaemonState, Finding, Layer, NetworkState, Verdict};
+use flannel_state::{DaemonState, Finding, Layer, NetworkState, Verdict, counted};
 
 use super::client::Daemon;
-use super::{Asking, plain, probing, seconds_between, span};
+use super::{Asking, plain, probing};
 use crate::commands::check::node_context::{NetworkSource, NodeContext};
 use crate::commands::check::way;
 use crate::commands::progress::Progress;
 use crate::commands::store_args::block_on;
 use flannel_cli::table::{Colour, Paint, line};
+use flannel_cli::time::{seconds_between, span};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 const MAX_SHOWN: usize = 8;
@@ -39,11 +40,8 @@ impl StatusArgs {
         let state = block_on(self.ask())?;
         let paint = Paint::for_stdout();
         let socket = self.asking.socket.clone();
-        self.asking.output.output.show(&state, |all| {
-            let mut text = screen(&state, all, paint);
-            text.push_str(&causes_here(&state, &socket));
-            text
-        })?;
+        let text = |all| screen(&state, all, paint) + &causes_here(&state, &socket);
+        self.asking.output.output.show(&state, text)?;
         Ok(if state.is_healthy() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
@@ -96,11 +94,8 @@ fn causes_here(state: &DaemonState, socket: &Path) -> String {
 fn screen(state: &DaemonState, all: bool, paint: Paint) -> String {
     let mut text = String::new();
     for network in &state.networks {
-        let of = if state.networks.len() > 1 {
-            format!(", network {}", network.name)
-        } else {
-            String::new()
-        };
+        let is_one = state.networks.len() == 1;
+        let of = if is_one { String::new() } else { format!(", network {}", network.name) };
         let findings = network.findings();
         let verdict = match network.verdict {
             Verdict::Ready | Verdict::ReadyBut if !network.is_healthy() => {
@@ -123,10 +118,8 @@ fn screen(state: &DaemonState, all: bool, paint: Paint) -> String {
         }
         let more = findings.len() - shown + probing::unlisted(network);
         if more > 0 {
-            let _ = writeln!(
-                text,
-                "  and {more} more: `flannelctl status -o wide`, `flannelctl peers`"
-            );
+            text +=
+                &format!("  and {more} more: `flannelctl status -o wide`, `flannelctl peers`\n");
         }
         for (name, value) in details(network, &state.now, all) {
             let _ = writeln!(text, "{}", line(&[("", 1), (name, 9), (&plain(&value), 0)]));
@@ -149,8 +142,7 @@ fn details(network: &NetworkState, now: &str, all: bool) -> Vec<(&'static str, S
     }
     rows.extend(network.config.as_ref().filter(|_| all).map(|it| ("config", it.to_string())));
     if let Some(lease) = &network.lease {
-        let subnets: Vec<&str> =
-            [&lease.subnet, &lease.ipv6_subnet].into_iter().flatten().map(String::as_str).collect();
+        let subnets: Vec<&str> = lease.subnets().collect();
         let ends = match lease.remaining_seconds {
             Some(left) => format!("expires in {} unless renewed", span(left)),
             None => "never expires".to_owned(),
@@ -158,46 +150,32 @@ fn details(network: &NetworkState, now: &str, all: bool) -> Vec<(&'static str, S
         rows.push(("lease", format!("{}, {ends}", subnets.join(" "))));
     }
     if let Some(underlay) = &network.underlay {
-        let addresses: Vec<String> = underlay.addresses.iter().map(ToString::to_string).collect();
-        let mut row =
-            format!("{} {}, MTU {}", underlay.interface, addresses.join(" "), underlay.mtu);
-        if all {
-            row += &format!(": {}", underlay.why);
-        }
-        rows.push(("underlay", row));
+        let why = if all { format!(": {}", underlay.why) } else { String::new() };
+        rows.push(("underlay", format!("{underlay}{why}")));
     }
     if let Some(store) = &network.store {
         let since = span(seconds_between(&store.since, now));
-        rows.push((
-            "store",
-            match &store.why {
-                None => format!("{}, up for {since}", store.name),
-                Some(why) if all => format!("{}, UNREACHABLE for {since}: {why}", store.name),
-                Some(_) => format!("{}, UNREACHABLE for {since}", store.name),
-            },
-        ));
+        let condition = match &store.why {
+            None => format!("up for {since}"),
+            Some(why) if all => format!("UNREACHABLE for {since}: {why}"),
+            Some(_) => format!("UNREACHABLE for {since}"),
+        };
+        rows.push(("store", format!("{}, {condition}", store.name)));
     }
     let peers = network.peers;
-    let mut row = format!("{}", peers.known);
-    if peers.unusable > 0 {
-        row += &format!(", {} UNUSABLE (`flannelctl peers` says why)", peers.unusable);
-    }
-    if peers.incomplete > 0 {
-        row += &format!(", {} INCOMPLETE (`flannelctl peers` says why)", peers.incomplete);
-    }
-    if peers.vanished > 0 {
-        row += &format!(", {} more missing from the store", peers.vanished);
-    }
-    rows.push(("peers", row));
+    let parts = [
+        (peers.unusable, "UNUSABLE (`flannelctl peers` says why)"),
+        (peers.incomplete, "INCOMPLETE (`flannelctl peers` says why)"),
+        (peers.vanished, "more missing from the store"),
+    ];
+    rows.push(("peers", format!("{}{}", peers.known, counted(&parts, |count| count.to_string()))));
     rows.extend(network.probing.as_ref().map(|found| ("probes", probing::summary(found))));
     let entries = &network.entries;
-    rows.push((
-        "entries",
-        match entries.missing {
-            0 => format!("{} wanted, all in place", entries.wanted),
-            missing => format!("{} wanted, {missing} MISSING", entries.wanted),
-        },
-    ));
+    let missing = match entries.missing {
+        0 => "all in place".to_owned(),
+        missing => format!("{missing} MISSING"),
+    };
+    rows.push(("entries", format!("{} wanted, {missing}", entries.wanted)));
     for problem in entries.problems.iter().filter(|_| all) {
         rows.push(("", format!("{}: {}", problem.entry, problem.why)));
     }

@@ -7,7 +7,8 @@ use flannel_entries::kernel::{Entry, Link, LinkKind, ROUTE_PROTOCOL, Route};
 use flannel_kernel::look::{Device, FoundRoute, Kernel};
 use ipnet::IpNet;
 
-use super::{Findings, MigrationVerdict};
+use super::Findings;
+use super::MigrationVerdict::{Changes, InTheWay, Stays};
 use crate::commands::check::few;
 
 /// Of those by which a device leads to its own network.
@@ -28,7 +29,7 @@ pub(super) fn look(
     let routes = kernel.routes()?;
     let mut to: BTreeMap<IpNet, Vec<&FoundRoute>> = BTreeMap::new();
     routes.iter().for_each(|route| to.entry(route.dst).or_default().push(route));
-    let mut changes = Changes::default();
+    let mut changes = RouteChanges::default();
     let mut wished: Vec<IpNet> = Vec::new();
     for entry in wanted {
         if let Entry::Route(route) = entry {
@@ -52,7 +53,7 @@ fn device(findings: &mut Findings, link: &Link, found: Option<&Device>) {
     let (name, kind) = (link.name, link.kind.kind());
     let Some(found) = found else {
         let text = format!("{name} is not there, and is made");
-        return findings.add("devices", MigrationVerdict::Changes, text);
+        return findings.add("devices", Changes, text);
     };
     let has = &found.kind;
     if has != kind {
@@ -61,29 +62,25 @@ fn device(findings: &mut Findings, link: &Link, found: Option<&Device>) {
              not flannel's",
             if has.is_empty() { "no such device".to_owned() } else { format!("a {has}") }
         );
-        return findings.add("devices", MigrationVerdict::InTheWay, text);
+        return findings.add("devices", InTheWay, text);
     }
     if let LinkKind::Vxlan(vxlan) = &link.kind
         && found.vxlan.as_ref().is_some_and(|found| found.vni != vxlan.vni)
     {
         let text = format!("{name} has another VNI and is recreated, with the same address");
-        return findings.add("devices", MigrationVerdict::Changes, text);
+        return findings.add("devices", Changes, text);
     }
     match found.mtu {
         mtu if mtu != link.mtu => {
             let text = format!("{name} is kept, and its MTU becomes {} instead of {mtu}", link.mtu);
-            findings.add("devices", MigrationVerdict::Changes, text);
+            findings.add("devices", Changes, text);
         }
-        _ => findings.add(
-            "devices",
-            MigrationVerdict::Stays,
-            format!("{name} is kept, with its address"),
-        ),
+        _ => findings.add("devices", Stays, format!("{name} is kept, with its address")),
     }
 }
 
 #[derive(Default)]
-struct Changes {
+struct RouteChanges {
     kept: usize,
     marked: usize,
     metric: Vec<String>,
@@ -92,7 +89,7 @@ struct Changes {
     foreign: Vec<String>,
 }
 
-impl Changes {
+impl RouteChanges {
     fn compare(&mut self, wanted: &Route, found: &[&FoundRoute]) {
         let dst = wanted.dst;
         let same = found.iter().find(|it| it.link == wanted.link.as_str() && it.via == wanted.via);
@@ -115,23 +112,23 @@ impl Changes {
     fn tell(self, findings: &mut Findings) {
         let Self { kept, marked, metric, added, stale, foreign } = self;
         if kept > 0 {
-            findings.add("routes", MigrationVerdict::Stays, format!("{kept} are kept as they are"));
+            findings.add("routes", Stays, format!("{kept} are kept as they are"));
         }
         if marked > 0 {
             let text = format!(
                 "{marked} are kept and get the protocol {ROUTE_PROTOCOL}, by which they are known"
             );
-            findings.add("routes", MigrationVerdict::Changes, text);
+            findings.add("routes", Changes, text);
         }
         let mut tell = |verdict, what: &str, all: &[String]| {
             if !all.is_empty() {
                 findings.add("routes", verdict, format!("{} {what}: {}", all.len(), few(all)));
             }
         };
-        tell(MigrationVerdict::Changes, "are kept with another metric", &metric);
-        tell(MigrationVerdict::Changes, "are missing and are made", &added);
-        tell(MigrationVerdict::Changes, "lead to no node and are removed", &stale);
+        tell(Changes, "are kept with another metric", &metric);
+        tell(Changes, "are missing and are made", &added);
+        tell(Changes, "lead to no node and are removed", &stale);
         let why = "lead peers' packets elsewhere, and are not flannel's: remove them";
-        tell(MigrationVerdict::InTheWay, why, &foreign);
+        tell(InTheWay, why, &foreign);
     }
 }

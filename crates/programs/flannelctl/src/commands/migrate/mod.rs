@@ -27,6 +27,8 @@ use super::store_args::block_on;
 use super::stores::{StoredNetwork, Stores};
 use super::this_host::ThisHost;
 
+use MigrationVerdict::{Changes, InTheWay, NotKnown, Stays};
+
 const CAN_BE_MOVED: u8 = 0;
 const CANNOT: u8 = 1;
 const NOT_KNOWN: u8 = 2;
@@ -37,10 +39,8 @@ pub(crate) struct MigrateArgs {
     /// could not be found out
     #[arg(long, required = true)]
     check: bool,
-
     #[command(flatten)]
     output: OutputArgs,
-
     /// Where the container runtime looks for CNI configurations
     #[arg(long, value_name = "DIR", default_value = "/etc/cni/net.d")]
     cni_conf_dir: PathBuf,
@@ -77,8 +77,8 @@ impl Findings {
 
     fn status(&self) -> u8 {
         match self.0.iter().map(|finding| finding.verdict).max() {
-            Some(MigrationVerdict::InTheWay) => CANNOT,
-            Some(MigrationVerdict::NotKnown) => NOT_KNOWN,
+            Some(InTheWay) => CANNOT,
+            Some(NotKnown) => NOT_KNOWN,
             _ => CAN_BE_MOVED,
         }
     }
@@ -118,17 +118,17 @@ impl MigrateArgs {
              replaced is running",
         )?;
         let text = format!("{} is replaced; traffic goes on meanwhile", former.describe());
-        findings.add("daemon", MigrationVerdict::Changes, text);
+        findings.add("daemon", Changes, text);
         let cni_conf_dir = former.inside(&self.cni_conf_dir);
         let stores = match Stores::of(former, ConfigMapName::default()) {
             Ok(stores) => stores,
             Err(error) => {
                 let text = format!("flannel-rs does not start with these flags: {error}");
-                findings.add("flags", MigrationVerdict::InTheWay, text);
+                findings.add("flags", InTheWay, text);
                 return Ok(findings);
             }
         };
-        findings.add("flags", MigrationVerdict::Stays, "all are understood, and mean the same");
+        findings.add("flags", Stays, "all are understood, and mean the same");
         for joined in &stores.options.networks {
             let previous = read_subnet_file(&stores.inside(&joined.subnet_file))?;
             // All else hangs on what the store says.
@@ -139,7 +139,7 @@ impl MigrateArgs {
             let (config, leases) = match known {
                 Ok(known) => known,
                 Err(error) => {
-                    findings.add("store", MigrationVerdict::NotKnown, format!("{error:#}"));
+                    findings.add("store", NotKnown, format!("{error:#}"));
                     continue;
                 }
             };
@@ -147,12 +147,12 @@ impl MigrateArgs {
                 Ok(judged) => judged,
                 Err(error) => {
                     let text = format!("flannel-rs cannot use the network config: {error}");
-                    findings.add("config", MigrationVerdict::InTheWay, text);
+                    findings.add("config", InTheWay, text);
                     continue;
                 }
             };
             for remark in &judged.remarks {
-                findings.add("config", MigrationVerdict::Stays, remark.to_string());
+                findings.add("config", Stays, remark.to_string());
             }
             self.look_at(&mut findings, &stores.options, &judged, &previous, &leases)?;
         }
@@ -171,20 +171,20 @@ impl MigrateArgs {
         let (config, backend) = (&judged.config, &judged.backend);
         let stack = Stack::of(config);
         if let Err(error) = host_checks::bridge_filter(stack, config.nftables) {
-            findings.add("host", MigrationVerdict::InTheWay, error);
+            findings.add("host", InTheWay, error);
         }
         let host = ThisHost::look()?;
         let underlay = match host.select(&options.underlay, &backend.underlays(config), stack) {
             Ok(underlay) => underlay,
             Err(error) => {
-                findings.add("interface", MigrationVerdict::InTheWay, error);
+                findings.add("interface", InTheWay, error);
                 return Ok(());
             }
         };
         let (mut node, devices) = host.node(judged, underlay);
         let networks: Vec<_> = node.network.networks().collect();
         if let Err(error) = backend.check(&node) {
-            findings.add("backend", MigrationVerdict::InTheWay, error.to_string());
+            findings.add("backend", InTheWay, error.to_string());
             return Ok(());
         }
         let mtu = backend.mtu(&node);
@@ -202,8 +202,7 @@ impl MigrateArgs {
                 Err(problem) => {
                     let text = format!("the lease {} is not sent to: {problem}", peer.subnet);
                     let clash = problem.is_clash();
-                    let verdict =
-                        if clash { MigrationVerdict::InTheWay } else { MigrationVerdict::Stays };
+                    let verdict = if clash { InTheWay } else { Stays };
                     findings.add("peers", verdict, text);
                 }
             }
@@ -211,7 +210,6 @@ impl MigrateArgs {
         kernel::look(findings, &wanted, &networks, &devices)
     }
 
-    /// The lease of this node, by what the subnet file says.
     fn own<'a>(
         &self,
         findings: &mut Findings,
@@ -222,7 +220,7 @@ impl MigrateArgs {
         let Some(subnet) = previous.lease_subnet() else {
             let text =
                 "the flannel that runs here has written no subnet file yet: wait until it is ready";
-            findings.add("subnet", MigrationVerdict::NotKnown, text);
+            findings.add("subnet", NotKnown, text);
             return None;
         };
         let Some(own) = leases.iter().find(|lease| lease.subnet == subnet) else {
@@ -230,20 +228,20 @@ impl MigrateArgs {
                 "the subnet file says {subnet}, and no lease in the store is on it: the node would get another one, and \
                  its pods with it; find out why before you move it"
             );
-            findings.add("subnet", MigrationVerdict::InTheWay, text);
+            findings.add("subnet", InTheWay, text);
             return None;
         };
-        findings.add("subnet", MigrationVerdict::Stays, format!("the lease {subnet} is kept"));
+        findings.add("subnet", Stays, format!("the lease {subnet} is kept"));
         match previous.mtu {
             Some(now) if now == mtu => {
-                findings.add("mtu", MigrationVerdict::Stays, format!("pods have an MTU of {mtu}"));
+                findings.add("mtu", Stays, format!("pods have an MTU of {mtu}"));
             }
             now => {
                 let now = now.map_or("none".to_owned(), |now| now.to_string());
                 let text = format!(
                     "the MTU of new pods is {mtu} instead of {now}; those that run keep theirs"
                 );
-                findings.add("mtu", MigrationVerdict::Changes, text);
+                findings.add("mtu", Changes, text);
             }
         }
         Some(own)
@@ -254,10 +252,10 @@ fn screen(findings: &Findings) -> String {
     let mut text = String::new();
     for Finding { part, verdict, text: said } in &findings.0 {
         let verdict = match verdict {
-            MigrationVerdict::Stays => "stays",
-            MigrationVerdict::Changes => "changes",
-            MigrationVerdict::NotKnown => "NOT KNOWN",
-            MigrationVerdict::InTheWay => "IN THE WAY",
+            Stays => "stays",
+            Changes => "changes",
+            NotKnown => "NOT KNOWN",
+            InTheWay => "IN THE WAY",
         };
         text += &line(&[(verdict, 11), (part, 10), (said, 0)]);
         text.push('\n');

@@ -3,7 +3,8 @@
 use flannel_backend::{Answers, Need, WireguardBy};
 use flannel_common::{PrivateKey, Secret};
 
-use super::{Findings, MigrationVerdict};
+use super::Findings;
+use super::MigrationVerdict::NotKnown;
 use crate::commands::store_args::block_on;
 
 /// `None`: nothing can be said of devices and routes, and the findings say why.
@@ -16,7 +17,7 @@ pub(super) fn find_out(findings: &mut Findings, needs: Vec<Need>) -> Option<Answ
                     "{} is run when flannel-rs starts: what it does is not looked at",
                     command.name
                 );
-                findings.add("commands", MigrationVerdict::NotKnown, text);
+                findings.add("commands", NotKnown, text);
             }
             // Devices and routes are the same with every key.
             Need::WireguardKey => answers.private_key = Some(PrivateKey::from_random([1; 32])),
@@ -31,7 +32,7 @@ pub(super) fn find_out(findings: &mut Findings, needs: Vec<Need>) -> Option<Answ
                 match block_on(async { Ok(flannel_cloud::query_node(&query).await?) }) {
                     Ok(node) => answers.cloud_node = Some((query, node)),
                     Err(error) => {
-                        findings.add("backend", MigrationVerdict::NotKnown, format!("{error:#}"));
+                        findings.add("backend", NotKnown, format!("{error:#}"));
                         return None;
                     }
                 }

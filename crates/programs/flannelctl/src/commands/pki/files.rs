@@ -12,11 +12,6 @@ pub(super) struct Files {
 }
 
 impl Files {
-    pub(super) fn create_dir(&self) -> anyhow::Result<()> {
-        fs::create_dir_all(&self.dir)
-            .with_context(|| format!("cannot create {}", self.dir.display()))
-    }
-
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
@@ -29,9 +24,8 @@ impl Files {
     pub(super) fn read_if_any(&self, name: &str) -> anyhow::Result<String> {
         let file = self.path(name);
         match fs::read_to_string(&file) {
-            Ok(text) => Ok(text),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
-            Err(error) => Err(error).context(format!("cannot read {}", file.display())),
+            read => read.with_context(|| format!("cannot read {}", file.display())),
         }
     }
 

@@ -17,8 +17,7 @@ pub(super) struct Node {
 impl Node {
     pub(super) fn of(lease: &Lease) -> Self {
         let attrs = &lease.attrs;
-        let address = attrs.public_ip.map(|ip| ip.to_string());
-        let address = address.or(attrs.public_ipv6.map(|ip| ip.to_string()));
+        let address = attrs.public_addresses().next().map(|ip| ip.to_string());
         let name = attrs.owner_name().map(str::to_owned).or(address);
         Self {
             subnet: lease.subnet,
@@ -28,25 +27,16 @@ impl Node {
     }
 
     fn is_called(&self, lease: &Lease, text: &str) -> bool {
-        let attrs = &lease.attrs;
-        let v4 = self.subnet.v4().map(|net| net.to_string());
-        let v6 = self.subnet.v6().map(|net| net.to_string());
-        let names = [
-            Some(self.name.clone()),
-            Some(self.subnet.to_string()),
-            v4,
-            v6,
-            attrs.public_ip.map(|ip| ip.to_string()),
-            attrs.public_ipv6.map(|ip| ip.to_string()),
-        ];
-        names.into_iter().flatten().any(|name| name == text)
+        self.name == text
+            || self.subnet.to_string() == text
+            || self.subnet.nets().any(|net| net.to_string() == text)
+            || lease.attrs.public_addresses().any(|ip| ip.to_string() == text)
     }
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Chosen {
     pub(super) nodes: Vec<Node>,
-    /// Of how many, if not all.
     pub(super) sample_of: Option<usize>,
 }
 

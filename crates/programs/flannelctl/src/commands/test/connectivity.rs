@@ -20,6 +20,7 @@ use super::report::{Report, said_by};
 use crate::commands::output::OutputArgs;
 use crate::commands::progress;
 use crate::commands::store_args::{StoreArgs, block_on};
+use crate::commands::usage;
 use flannel_cli::table::Paint;
 use flannel_cli::time;
 
@@ -74,15 +75,11 @@ impl ConnectivityArgs {
         let leases = store.snapshot().await?.leases;
         let leases: Vec<Lease> = leases.into_iter().map(|stored| stored.lease).collect();
         let mut rng = fastrand::Rng::new();
-        let chosen = match choose(&leases, &self.nodes, self.sample.map(usize::from), &mut rng) {
-            Ok(chosen) => chosen,
-            Err(name) => {
-                return wrong(&format!("no node is called {name}: `flannelctl leases` shows them"));
-            }
-        };
-        if chosen.nodes.len() < 2 {
-            let count = chosen.nodes.len();
-            return wrong(&format!("{count} of two nodes or more: one cannot reach itself"));
+        let chosen = choose(&leases, &self.nodes, self.sample.map(usize::from), &mut rng);
+        let unknown = |name| format!("no node is called {name}: `flannelctl leases` shows them");
+        let chosen = chosen.map_err(|name| usage(unknown(name)))?;
+        if let count @ 0..2 = chosen.nodes.len() {
+            return Err(usage(format!("{count} of two nodes or more: one cannot reach itself")));
         }
         let limit = self.timeout;
         let test = Test {
@@ -128,14 +125,10 @@ impl ConnectivityArgs {
         }
         let paint = Paint::for_stdout();
         self.output.output.show(&report, |wide| report.text(wide, paint))?;
-        let passed = report.whole && (!self.require_all || report.all_were_tested());
+        let are_tested = !self.require_all || report.nodes.iter().all(|node| node.tested);
+        let passed = report.whole && are_tested;
         Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
-}
-
-fn wrong(text: &str) -> anyhow::Result<ExitCode> {
-    writeln!(io::stderr(), "flannelctl: {text}")?;
-    Ok(ExitCode::from(2))
 }
 
 struct Test<'a> {
@@ -151,62 +144,55 @@ type Answers = Vec<(NodeAnswer, TestReport)>;
 
 impl Test<'_> {
     async fn run(mut self) -> anyhow::Result<Answers> {
-        let ready = self.until_all_have_pods().await?;
+        let (began, nodes) = (Instant::now(), &self.chosen.nodes);
+        let is_ready = |answers: &Answers| {
+            let mut likely = nodes.iter().filter(|node| node.is_likely).peekable();
+            let is_known = likely.peek().is_some();
+            let answered = is_known && likely.all(|node| said_by(node, answers).is_some());
+            let patience = if answered { SHORT_POD_TIMEOUT } else { POD_TIMEOUT };
+            answers.len() >= nodes.len() || began.elapsed() >= patience
+        };
+        let words = |answers: &Answers| {
+            format!("making test pods: {} of {} nodes", answers.len(), nodes.len())
+        };
+        let ready = self.poll(words, is_ready).await?;
         let pods: Vec<Pod> = ready.iter().filter_map(|(_, said)| said.pod.clone()).collect();
-        if pods.len() < 2 {
+        let count = pods.len();
+        if count < 2 {
             self.progress.end();
             return Ok(ready);
         }
-        let body = TestRequest { port: self.port, pods: pods.clone() };
-        self.request.body = serde_json::to_value(body)?;
-        let answers = self.until_all_is_tried(pods.len()).await;
+        self.request.body = serde_json::to_value(TestRequest { port: self.port, pods })?;
+        let words = |answers: &Answers| {
+            let tried: usize = answers.iter().map(|(_, said)| said.found.len()).sum();
+            format!("{count} nodes try each other: {tried} tried")
+        };
+        let ended = |said: &TestReport| matches!(said.state, TestState::Done | TestState::Failed);
+        let answers = self.poll(words, |answers| answers.iter().all(|(_, said)| ended(said))).await;
         self.progress.end();
         answers
     }
 
-    async fn until_all_have_pods(&mut self) -> anyhow::Result<Answers> {
-        let (began, all) = (Instant::now(), self.chosen.nodes.len());
-        let likely = self.chosen.nodes.iter().filter(|node| node.is_likely).count();
-        let mut placed = None;
+    /// Waits for answers that are enough, or for the end of the time.
+    async fn poll(
+        &mut self,
+        words: impl Fn(&Answers) -> String,
+        is_enough: impl Fn(&Answers) -> bool,
+    ) -> anyhow::Result<Answers> {
+        let mut placed: Option<Instant> = None;
         loop {
-            self.place(&mut placed).await?;
+            // Nodes stop unless they hear, in time, that it is still wanted.
+            if placed.is_none_or(|at| at.elapsed() >= REQUEST_RENEWAL_INTERVAL) {
+                self.store.requests().place(&self.request).await?;
+                placed = Some(Instant::now());
+            }
             let answers = self.answers().await?;
-            self.progress.say(&format!("making test pods: {} of {all} nodes", answers.len()));
-            let likely_ones = self.chosen.nodes.iter().filter(|node| node.is_likely);
-            let answered =
-                likely_ones.filter(|node| said_by(node, &answers).is_some()).count() == likely;
-            let patience = if answered && likely > 0 { SHORT_POD_TIMEOUT } else { POD_TIMEOUT };
-            if answers.len() >= all || began.elapsed() >= patience || Instant::now() >= self.until {
+            self.progress.say(&words(&answers));
+            if is_enough(&answers) || Instant::now() >= self.until {
                 return Ok(answers);
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
-    }
-
-    async fn until_all_is_tried(&mut self, pods: usize) -> anyhow::Result<Answers> {
-        let mut placed = None;
-        loop {
-            self.place(&mut placed).await?;
-            let answers = self.answers().await?;
-            let tried: usize = answers.iter().map(|(_, said)| said.found.len()).sum();
-            self.progress.say(&format!("{pods} nodes try each other: {tried} tried"));
-            let ended =
-                |said: &TestReport| matches!(said.state, TestState::Done | TestState::Failed);
-            let done = answers.iter().all(|(_, said)| ended(said));
-            if done || Instant::now() >= self.until {
-                return Ok(answers);
-            }
-            tokio::time::sleep(POLL_INTERVAL).await;
-        }
-    }
-
-    /// Says again, in time, that it is still wanted.
-    async fn place(&self, placed: &mut Option<Instant>) -> anyhow::Result<()> {
-        if placed.is_none_or(|at: Instant| at.elapsed() >= REQUEST_RENEWAL_INTERVAL) {
-            self.store.requests().place(&self.request).await?;
-            *placed = Some(Instant::now());
-        }
-        Ok(())
     }
 
     async fn answers(&self) -> anyhow::Result<Answers> {

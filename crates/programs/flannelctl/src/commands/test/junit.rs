@@ -37,25 +37,16 @@ fn case(text: &mut String, pair: &PairReport, test: &PairTest) {
         "    <testcase classname=\"{}\" name=\"{name}\" time=\"{time:.6}\"",
         escape(&pair.from)
     );
-    match &test.failure {
-        None => text.push_str("/>\n"),
-        Some(failure) => {
-            let layer = pair.layer.as_deref().unwrap_or("unknown");
-            let why = pair.why.as_deref().unwrap_or_default();
-            let fix = pair
-                .fix
-                .as_deref()
-                .map(|fix| format!("\n{} advises: {fix}", pair.from))
-                .unwrap_or_default();
-            let _ = writeln!(
-                text,
-                "><failure type=\"{}\" message=\"{}\">{}</failure></testcase>",
-                escape(layer),
-                escape(failure),
-                escape(&format!("{why}{fix}"))
-            );
-        }
-    }
+    let Some(failure) = &test.failure else { return text.push_str("/>\n") };
+    let fix = pair.fix.as_deref().map(|fix| format!("\n{} advises: {fix}", pair.from));
+    let why = pair.why.clone().unwrap_or_default() + &fix.unwrap_or_default();
+    let _ = writeln!(
+        text,
+        "><failure type=\"{}\" message=\"{}\">{}</failure></testcase>",
+        escape(pair.layer.as_deref().unwrap_or("unknown")),
+        escape(failure),
+        escape(&why)
+    );
 }
 
 /// What XML cannot carry at all is left out.

@@ -7,25 +7,17 @@ mod report;
 
 use std::process::ExitCode;
 
-use clap::{Args, Subcommand};
-
-/// Try out whether the network does what it is for
-#[derive(Debug, Args)]
-pub(crate) struct TestArgs {
-    #[command(subcommand)]
-    what: What,
-}
+use clap::Subcommand;
 
 #[derive(Debug, Subcommand)]
-enum What {
+pub(crate) enum TestCommand {
     /// Whether pods of every node reach those of every other
     Connectivity(connectivity::ConnectivityArgs),
 }
 
-impl TestArgs {
+impl TestCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        match self.what {
-            What::Connectivity(args) => args.run(),
-        }
+        let Self::Connectivity(args) = self;
+        args.run()
     }
 }

@@ -96,10 +96,6 @@ impl Report {
         }
     }
 
-    pub(super) fn all_were_tested(&self) -> bool {
-        self.nodes.iter().all(|node| node.tested)
-    }
-
     /// One cell for each ordered pair of nodes: the round trip, or what failed.
     fn write_matrix(&self, out: impl std::io::Write, paint: Paint) -> std::io::Result<()> {
         let labels: Vec<String> = self.nodes.iter().map(|node| plain(&node.name)).collect();

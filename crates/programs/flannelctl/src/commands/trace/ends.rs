@@ -23,16 +23,12 @@ impl<'a> Ends<'a> {
             network.ranges.iter().any(|range| range.contains(&from) || range.contains(&to))
         };
         let network = context.networks.iter().find(inside).ok_or_else(|| {
-            let known: Vec<String> = context
-                .networks
-                .iter()
-                .flat_map(|network| network.ranges.iter().map(ToString::to_string))
-                .collect();
-            let known = if known.is_empty() {
-                "none is known; is flanneld running here?".to_owned()
-            } else {
-                known.join(", ")
-            };
+            let ranges = context.networks.iter().flat_map(|network| &network.ranges);
+            let mut known: Vec<String> = ranges.map(ToString::to_string).collect();
+            if known.is_empty() {
+                known.push("none is known; is flanneld running here?".to_owned());
+            }
+            let known = known.join(", ");
             usage(format!("neither {from} nor {to} is in a pod network of this node ({known})"))
         })?;
         let interfaces = context.host.facts.interfaces.iter();

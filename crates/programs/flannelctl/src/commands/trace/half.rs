@@ -1,6 +1,5 @@
 //! The half of the way that is the other node's, as its daemon walks it.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use flannel_trace::request::{KIND, TraceAnswer, TraceRequest};
@@ -61,19 +60,13 @@ fn as_words_of(name: &str, hops: Vec<Hop>) -> Vec<Hop> {
     hops.into_iter().take(MAX_HOPS).map(of_it).collect()
 }
 
-/// As it is now, whatever was announced of it.
 fn this_node(context: &NodeContext, network: &Network) -> Peer {
-    let underlay = network.underlay.as_ref();
-    let public = [
-        underlay.and_then(|underlay| underlay.public_v4).map(IpAddr::from),
-        underlay.and_then(|underlay| underlay.public_v6).map(IpAddr::from),
-    ];
     let interfaces = context.host.facts.interfaces.iter();
     let ours =
         interfaces.filter(|one| network.devices.iter().any(|name| name == one.name.as_str()));
     Peer {
         subnets: network.own.clone(),
-        public: public.into_iter().flatten().collect(),
+        public: network.public(),
         macs: ours.filter_map(|one| one.mac).map(|mac| mac.to_string()).collect(),
         backend: network.backend.clone(),
         ..Peer::default()

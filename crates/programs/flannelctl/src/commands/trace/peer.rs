@@ -1,6 +1,6 @@
 //! What daemons say of the other node: this node's own, and that node's on its probe port.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use flannel_common::OperatorCommands;
@@ -14,12 +14,10 @@ use crate::commands::store_args::block_on;
 
 const STATE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// All that leads to it, as this node's own daemon sees it.
 pub(super) fn entries(context: &NodeContext, peer: &Peer) -> Vec<Hop> {
     let mut hops = Hops::new(Way::Peer);
     let seen = context.peer_states.iter().find(|state| {
-        let subnets = [&state.subnet, &state.ipv6_subnet].into_iter().flatten();
-        subnets.into_iter().any(|net| peer.subnets.iter().any(|own| own.to_string() == *net))
+        state.subnets().any(|net| peer.subnets.iter().any(|own| own.to_string() == net))
     });
     match seen {
         Some(PeerState { condition: PeerCondition::Programmed, why: None, .. }) => {
@@ -27,16 +25,12 @@ pub(super) fn entries(context: &NodeContext, peer: &Peer) -> Vec<Hop> {
         }
         Some(state) => {
             let why = state.why.as_deref().unwrap_or("something that leads to it is missing");
-            let bad =
-                matches!(state.condition, PeerCondition::Incomplete | PeerCondition::Unusable);
-            match bad {
-                true => hops.wrong(
-                    "entries",
-                    Layer::Entries,
-                    why,
-                    "flannelctl peers; flannelctl repair",
-                ),
-                false => hops.unknown("entries", why),
+            let fix = "flannelctl peers; flannelctl repair";
+            match state.condition {
+                PeerCondition::Incomplete | PeerCondition::Unusable => {
+                    hops.wrong("entries", Layer::Entries, why, fix);
+                }
+                PeerCondition::Programmed | PeerCondition::Vanished => hops.unknown("entries", why),
             }
         }
         None => hops.unknown("entries", "this node's daemon cannot be asked about it"),
@@ -47,7 +41,6 @@ pub(super) fn entries(context: &NodeContext, peer: &Peer) -> Vec<Hop> {
     hops.all
 }
 
-/// What this node's daemon has found when it probed the other.
 fn probed(hops: &mut Hops, probe: &ProbeState) {
     let why = probe.why.as_deref().unwrap_or(&probe.verdict);
     let is_lossy = probe.verdict == "lossy";
@@ -89,13 +82,7 @@ pub(super) fn ask(why: &str, network: &Network, peer: &Peer, port: Option<u16>) 
         let asked = async {
             let there = Daemon::There(at);
             let state: DaemonState = there.read("/v1/state").await?;
-            let mut peers: Vec<PeerState> = Vec::new();
-            let each = |peer: PeerState| -> anyhow::Result<()> {
-                peers.push(peer);
-                Ok(())
-            };
-            there.lines("/v1/peers", each).await?;
-            Ok::<_, anyhow::Error>((state, peers))
+            Ok::<_, anyhow::Error>((state, there.list::<PeerState>("/v1/peers").await?))
         };
         tokio::time::timeout(STATE_TIMEOUT, asked).await?
     });
@@ -108,7 +95,6 @@ pub(super) fn ask(why: &str, network: &Network, peer: &Peer, port: Option<u16>) 
     hops.all
 }
 
-/// What the other daemon says, of itself and of this node.
 fn judge(
     hops: &mut Hops,
     network: &Network,
@@ -126,10 +112,7 @@ fn judge(
         None => hops.good("daemon", format!("{name} says that its network is healthy")),
     }
     let own: Vec<String> = network.own.iter().map(ToString::to_string).collect();
-    let of_ours = |peer: &&PeerState| {
-        let subnets = [&peer.subnet, &peer.ipv6_subnet].into_iter().flatten();
-        subnets.into_iter().any(|net| own.contains(net))
-    };
+    let of_ours = |peer: &&PeerState| peer.subnets().any(|net| own.iter().any(|own| own == net));
     match peers.iter().find(of_ours) {
         Some(PeerState {
             condition: PeerCondition::Programmed | PeerCondition::Vanished,
@@ -138,18 +121,13 @@ fn judge(
         }) => {
             let ours = network.underlay.as_ref().and_then(|underlay| underlay.public_v4);
             match public_ip.zip(ours).filter(|(theirs, ours)| theirs != ours) {
-                Some((theirs, ours)) => hops.wrong(
-                    "answers",
-                    Layer::Reach,
-                    format!(
-                        "{name} sends to this node at {theirs}, and it is at {}",
-                        IpAddr::from(ours)
-                    ),
-                    format!(
-                        "{}: flanneld then announces its address again",
-                        commands.restart_here()
-                    ),
-                ),
+                Some((theirs, ours)) => {
+                    let what =
+                        format!("{name} sends to this node at {theirs}, and it is at {ours}");
+                    let again = "flanneld then announces its address again";
+                    let fix = format!("{}: {again}", commands.restart_here());
+                    hops.wrong("answers", Layer::Reach, what, fix);
+                }
                 None => hops.good("answers", format!("{name} has all that leads to this node")),
             }
         }
@@ -159,11 +137,10 @@ fn judge(
             let what = format!("{name} does not reach this node: {why}");
             hops.wrong("answers", Layer::Reach, what, format!("on {name}: flannelctl repair"));
         }
-        None => hops.wrong(
-            "answers",
-            Layer::Reach,
-            format!("{name} knows no node with {}", own.join(" ")),
-            format!("on {name}: flannelctl status; is its store up?"),
-        ),
+        None => {
+            let what = format!("{name} knows no node with {}", own.join(" "));
+            let fix = format!("on {name}: flannelctl status; is its store up?");
+            hops.wrong("answers", Layer::Reach, what, fix);
+        }
     }
 }

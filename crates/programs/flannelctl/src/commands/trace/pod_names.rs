@@ -15,7 +15,6 @@ use crate::commands::store_args::block_on;
 use crate::commands::usage;
 
 const RESULTS: &str = "/var/lib/cni/results";
-/// As kubectl has it.
 const DEFAULT: &str = "default";
 const API_TIMEOUT: Duration = Duration::from_secs(5);
 const FORBIDDEN: u16 = 403;
@@ -27,12 +26,10 @@ pub(super) fn addresses(text: &str, source: &NetworkSource) -> anyhow::Result<Ve
     }
     let (namespace, name) = text.split_once('/').unwrap_or((DEFAULT, text));
     let files = fs::read_dir(RESULTS).into_iter().flatten().flatten();
-    for file in files {
-        let Ok(noted) = fs::read(file.path()) else { continue };
-        let Ok(noted) = serde_json::from_slice::<Value>(&noted) else { continue };
-        if let Some(found) = of_noted(&noted, namespace, name) {
-            return Ok(found);
-        }
+    let noted = files.filter_map(|file| fs::read(file.path()).ok());
+    let mut noted = noted.filter_map(|noted| serde_json::from_slice(&noted).ok());
+    if let Some(found) = noted.find_map(|noted| of_noted(&noted, namespace, name)) {
+        return Ok(found);
     }
     let unknown =
         format!("{text} is not an address, and no pod {namespace}/{name} is on this node");
@@ -60,7 +57,6 @@ pub(super) fn addresses(text: &str, source: &NetworkSource) -> anyhow::Result<Ve
     }
 }
 
-/// The first of each, of the same family.
 pub(super) fn of_one_family(from: &[IpAddr], to: &[IpAddr]) -> Option<(IpAddr, IpAddr)> {
     from.iter()
         .find_map(|from| to.iter().find(|to| to.is_ipv4() == from.is_ipv4()).map(|to| (*from, *to)))

@@ -20,7 +20,6 @@ const ASSUMED_BACKEND: &str = "vxlan";
 const UNNAMED: &str = "_";
 
 impl NodeContext {
-    /// Adds a network as its store knows it.
     pub(super) fn add_stored(
         &mut self,
         stores: &Stores,
@@ -55,7 +54,6 @@ impl NodeContext {
         self.add_judged(&config, stores.subnets(), name, leases, selection)
     }
 
-    /// Adds the network whose config is a file that the operator names.
     pub(super) fn add_of_file(
         &mut self,
         args: &NetworkSource,
@@ -117,11 +115,13 @@ impl NodeContext {
 
     fn own(&self, name: &str) -> Vec<IpNet> {
         let lease = self.reported(name).and_then(|network| network.lease.as_ref());
-        let subnets = lease.map(|lease| [&lease.subnet, &lease.ipv6_subnet]);
-        subnets.into_iter().flatten().flatten().filter_map(|net| net.parse().ok()).collect()
+        lease
+            .into_iter()
+            .flat_map(|lease| lease.subnets())
+            .filter_map(|net| net.parse().ok())
+            .collect()
     }
 
-    /// Networks of which the store has said nothing, as the daemon has them.
     pub(super) fn add_reported_by_daemon(&mut self) {
         let reported = self.state.iter().flat_map(|state| &state.networks);
         let is_new = |said: &&NetworkState| {
@@ -137,18 +137,18 @@ impl NodeContext {
         let has = |v4: bool| ranges.iter().any(|net| net.addr().is_ipv4() == v4);
         let stack = Stack { v4: has(true), v6: has(false) };
         let underlay = said.underlay.as_ref().and_then(|said| {
-            let mut addresses = said.addresses.iter();
+            let (mut v4, mut v6) = (None, None);
+            for ip in &said.addresses {
+                match ip {
+                    IpAddr::V4(ip) => v4 = v4.or(Some(*ip)),
+                    IpAddr::V6(ip) => v6 = v6.or(Some(*ip)),
+                }
+            }
             Some(Underlay {
                 link: IfName::new(&said.interface).ok()?,
                 mtu: said.mtu,
-                v4: addresses.clone().find_map(|ip| match ip {
-                    IpAddr::V4(ip) => Some(*ip),
-                    IpAddr::V6(_) => None,
-                }),
-                v6: addresses.find_map(|ip| match ip {
-                    IpAddr::V6(ip) => Some(*ip),
-                    IpAddr::V4(_) => None,
-                }),
+                v4,
+                v6,
                 public_v4: said.public_ip,
                 public_v6: said.public_ipv6,
                 why: said.why.clone(),
@@ -183,11 +183,9 @@ impl NodeContext {
 }
 
 fn peer_of(state: &PeerState) -> Peer {
-    let subnets = [&state.subnet, &state.ipv6_subnet].into_iter().flatten();
-    let public = state.public_ip.map(IpAddr::from).into_iter();
     Peer {
-        subnets: subnets.filter_map(|net| net.parse().ok()).collect(),
-        public: public.chain(state.public_ipv6.map(IpAddr::from)).collect(),
+        subnets: state.subnets().filter_map(|net| net.parse().ok()).collect(),
+        public: state.addresses().collect(),
         backend: state.backend.clone(),
         ..Peer::default()
     }

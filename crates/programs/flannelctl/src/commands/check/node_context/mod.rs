@@ -32,9 +32,7 @@ pub(crate) struct NodeContext {
     pub(crate) peer_states: Vec<PeerState>,
     /// A flanneld runs here, of whatever make.
     pub(crate) is_running: bool,
-    /// It listens, and does not answer.
     pub(crate) hangs: bool,
-    /// What an operator types, by the daemon that runs here.
     pub(crate) commands: OperatorCommands,
     pub(crate) socket: PathBuf,
     /// Where daemons tell their state over the network: as the one that runs here, else where it is usual.
@@ -49,22 +47,16 @@ impl NodeContext {
         let asked = read_state(&args.socket);
         let hangs = asked.is_err();
         let state = asked.ok().and_then(Result::ok);
-        let mut peer_states = Vec::new();
-        if state.is_some() {
-            let _ = block_on(async {
-                let asked = Daemon::Here(&args.socket).lines("/v1/peers", |peer: PeerState| {
-                    peer_states.push(peer);
-                    Ok(())
-                });
-                Ok(tokio::time::timeout(ANSWER_TIMEOUT, asked).await)
-            });
-        }
+        let peer_states = state.as_ref().and_then(|_| {
+            let asked = Daemon::Here(&args.socket).list("/v1/peers");
+            block_on(async { tokio::time::timeout(ANSWER_TIMEOUT, asked).await? }).ok()
+        });
         let mut context = Self {
             networks: Vec::new(),
             host: ThisHost::look()?,
             state,
             socket: args.socket.clone(),
-            peer_states,
+            peer_states: peer_states.unwrap_or_default(),
             is_running: process.is_some(),
             hangs,
             commands: daemon_process::operator_commands(),
@@ -108,7 +100,6 @@ impl NodeContext {
         Ok((context, findings))
     }
 
-    /// Nodes of which the daemon that runs here says that something is wrong.
     pub(crate) fn unreached_by_daemon(&self) -> impl Iterator<Item = IpAddr> {
         let networks = self.state.iter().flat_map(|state| &state.networks);
         let probing = networks.filter_map(|network| network.probing.as_ref());
@@ -117,10 +108,7 @@ impl NodeContext {
         let bad = [PeerCondition::Incomplete, PeerCondition::Unusable];
         let unprogrammed =
             self.peer_states.iter().filter(move |peer| bad.contains(&peer.condition));
-        probed.chain(unprogrammed.flat_map(|peer| {
-            let v4 = peer.public_ip.map(IpAddr::from);
-            v4.into_iter().chain(peer.public_ipv6.map(IpAddr::from))
-        }))
+        probed.chain(unprogrammed.flat_map(PeerState::addresses))
     }
 
     /// Whether the daemon that runs here has joined this network, and so reports what it finds in it.
@@ -129,7 +117,6 @@ impl NodeContext {
         networks.any(|it| it.name == network.name && it.lease.is_some())
     }
 
-    /// The state of the daemon that runs here, as it is now.
     pub(super) fn ask_daemon(&self) -> Option<DaemonState> {
         read_state(&self.socket).ok().and_then(Result::ok)
     }

@@ -5,10 +5,12 @@ use std::num::NonZeroU64;
 
 use flannel_backend::{Connected, Encapsulation, Stack, Underlay};
 use flannel_common::Family;
+use flannel_kernel::look::{Device, Kernel};
 use flannel_lease::Lease;
 use flannel_trace::{NodeInNetwork, Peer};
 use ipnet::IpNet;
 
+#[derive(Default)]
 pub(crate) struct Network {
     pub(crate) name: String,
     pub(crate) stack: Stack,
@@ -18,9 +20,7 @@ pub(crate) struct Network {
     /// iptables or nftables, where the config is known.
     pub(crate) nftables: Option<bool>,
     pub(crate) encapsulation: Encapsulation,
-    /// Why there is none is a finding of its own.
     pub(crate) underlay: Option<Underlay>,
-    /// Why none was chosen.
     pub(crate) no_underlay: Option<String>,
     pub(crate) mtu: Option<u32>,
     pub(crate) devices: Vec<String>,
@@ -35,24 +35,13 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// One of which no more is known.
     pub(super) fn unknown(name: &str, stack: Stack, backend: &str) -> Self {
         Self {
             name: name.to_owned(),
             stack,
-            ranges: Vec::new(),
             backend: backend.to_owned(),
-            nftables: None,
             encapsulation: Encapsulation::usual(backend, stack),
-            underlay: None,
-            no_underlay: None,
-            mtu: None,
-            devices: Vec::new(),
-            connected: Vec::new(),
-            own: Vec::new(),
-            own_machine: None,
-            peers: Vec::new(),
-            leases: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -66,16 +55,22 @@ impl Network {
         }
     }
 
-    /// By which packets of a family go to other nodes, where that is a device of flannel's.
     pub(crate) fn tunnel_device(&self, family: Family) -> Option<&str> {
         self.encapsulation.device(&self.devices, family)
     }
 
     pub(crate) fn public(&self) -> Vec<IpAddr> {
-        let public = self.underlay.iter().flat_map(|underlay| {
-            [underlay.public_v4.map(IpAddr::from), underlay.public_v6.map(IpAddr::from)]
-        });
-        public.flatten().collect()
+        self.underlay.iter().flat_map(Underlay::announced_addresses).collect()
+    }
+
+    pub(crate) fn is_own(&self, ip: IpAddr) -> bool {
+        self.own.iter().any(|own| own.contains(&ip))
+    }
+
+    /// The bridge of pods: it has an address of this node's own subnet.
+    pub(crate) fn bridge<'a>(&self, kernel: &'a Kernel) -> Option<&'a Device> {
+        let has_own = |it: &Device| it.addresses.iter().any(|net| self.is_own(net.addr()));
+        kernel.devices.iter().find(|device| device.kind == "bridge" && has_own(device))
     }
 
     /// Whether more than one lease has this address: what is sent there comes to one node, whichever it is for.

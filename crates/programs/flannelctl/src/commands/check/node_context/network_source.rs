@@ -25,7 +25,6 @@ pub(crate) struct NetworkSource {
 }
 
 impl NetworkSource {
-    /// As the daemon that runs here knows it.
     pub(crate) fn of_daemon(socket: &Path) -> Self {
         #[derive(Parser)]
         struct Flags {

@@ -44,7 +44,6 @@ const QUIET_TIME: Duration = Duration::from_secs(2);
 pub(super) struct Live {
     pub(super) sender: IpAddr,
     pub(super) passages: Vec<Passage>,
-    /// Where one was last seen, and should have been seen next.
     pub(super) last_seen: Option<Passage>,
     pub(super) lost_before: Option<Passage>,
     round_trip_micros: [Option<u64>; 2],
@@ -101,7 +100,9 @@ pub(super) fn trace(ends: &Ends<'_>, source: &NetworkSource) -> anyhow::Result<(
     if let Err(why) = there
         && live.lost_before.as_ref().is_some_and(|next| next.seen.is_none())
     {
-        hops.extend(not_asked(&why));
+        let mut peers = Hops::new(Way::Live);
+        peers.unknown("peer", format!("the other node could not be asked to look for them: {why}"));
+        hops.extend(peers.all);
     }
     Ok((live, hops))
 }
@@ -145,12 +146,6 @@ async fn watched(
     Ok((here, there))
 }
 
-fn not_asked(why: &str) -> Vec<Hop> {
-    let mut hops = Hops::new(Way::Live);
-    hops.unknown("peer", format!("the other node could not be asked to look for them: {why}"));
-    hops.all
-}
-
 /// Looks for packets that somebody sends on the other node, and tells what becomes of them here.
 pub(super) fn listen(ends: &Ends<'_>, limit: Duration) -> anyhow::Result<(Live, Vec<Hop>)> {
     let other = [ends.from, ends.to].into_iter().find(|end| matches!(end.1, End::Peer(_)));
@@ -175,7 +170,6 @@ impl Live {
     }
 }
 
-/// From which of its ends this node can send, and to which.
 fn direction<'a>(ends: &Ends<'a>) -> Option<(IpAddr, (IpAddr, End<'a>), Sender)> {
     let sender = |end: &End<'_>| match end {
         End::Pod => Some(Sender::Pod),
@@ -234,12 +228,11 @@ fn send(
     };
     let sent = match sender {
         Sender::Host => Some(deed()),
-        Sender::Pod => match PodNamespace::find(from) {
-            Some(namespace) => {
-                Some(namespace.run(deed).context("enter the network namespace of the pod")?)
-            }
-            None => None,
-        },
+        Sender::Pod => {
+            let namespace = PodNamespace::find(from);
+            let sent = namespace.map(|namespace| namespace.run(deed)).transpose();
+            sent.context("enter the network namespace of the pod")?
+        }
     };
     std::thread::sleep(LAST_ANSWER_GRACE);
     ended.set();
@@ -257,7 +250,6 @@ fn send(
     }
 }
 
-/// How losses are told: on which of the two nodes, and with what counters there say.
 struct Teller<'a> {
     network: &'a Network,
     peer: &'a str,
@@ -285,10 +277,7 @@ fn tell(
         let Some(seen) = passage.seen.as_ref().filter(|seen| seen.count > 0) else { continue };
         let carried = seen.carried.map(|(from, to)| format!(", carried from {from} to {to}"));
         let answers = if passage.packet == Packet::Answer { " answers" } else { "" };
-        let came = match passage.direction {
-            Direction::In => "came in by",
-            Direction::Out => "went out by",
-        };
+        let came = if passage.direction == Direction::In { "came in by" } else { "went out by" };
         let (on, device) = (teller.node(passage.at), seen.device.as_deref().unwrap_or("a device"));
         let carried = carried.unwrap_or_default();
         let what = format!("{on}: {}{answers} {came} {device}{carried}", seen.count);
@@ -313,12 +302,9 @@ fn tell(
     let (from, to) = (ends.from.0, ends.to.0);
     match (next.seen.is_some(), this) {
         (true, _) => {
-            let which = match next.packet {
-                Packet::Request => "the packet did not",
-                Packet::Answer => "the answer did not",
-            };
-            let last = live.last_seen.as_ref();
-            teller.lost(&mut hops, (last, next), which, PACKETS.into(), |likely, fix| (likely, fix));
+            let which = if next.packet == Packet::Request { "packet" } else { "answer" };
+            let (last, which) = (live.last_seen.as_ref(), format!("the {which} did not"));
+            teller.lost(&mut hops, (last, next), &which, PACKETS.into(), |likely, fix| (likely, fix));
         }
         // Nobody has looked there.
         (false, At::Sender) => hops.wrong(
@@ -344,35 +330,24 @@ impl Teller<'_> {
         let Burst { bytes, sent, passages, .. } = burst;
         let Some(next) = passages.get(loss.passage) else { return };
         let last = loss.passage.checked_sub(1).and_then(|last| passages.get(last));
-        let which = match next.packet {
-            Packet::Request => "packets",
-            Packet::Answer => "answers",
-        };
-        let lost = match loss.is_total {
+        let which = if next.packet == Packet::Request { "packets" } else { "answers" };
+        let Loss { lost, is_total, .. } = loss;
+        let told = match is_total {
             true => format!("no {which} of {bytes} bytes did"),
-            false => {
-                format!(
-                    "{} of {sent} {which} of {bytes} bytes, sent in a burst, did not",
-                    loss.lost
-                )
-            }
+            false => format!("{lost} of {sent} {which} of {bytes} bytes, sent in a burst, did not"),
         };
         let is_path = (next.place, next.direction) == (Place::Underlay, Direction::In);
-        self.lost(hops, (last, next), &lost, loss.lost, |likely, fix| match loss.is_total {
-            true if is_path => (
-                "the path between the nodes carries less than their cards".to_owned(),
-                "flannelctl check: `mtu` says how much it carries".to_owned(),
-            ),
-            true => (
-                format!(
-                    "smaller ones pass, so an MTU or a rule for long packets stops it, or {likely}"
-                ),
-                fix,
-            ),
-            false => (
-                format!("some pass, so it is a rate, a share or a queue that is full, or {likely}"),
-                fix,
-            ),
+        self.lost(hops, (last, next), &told, lost, |likely, fix| {
+            let seen = match is_total {
+                true if is_path => {
+                    let cause = "the path between the nodes carries less than their cards";
+                    let fix = "flannelctl check: `mtu` says how much it carries";
+                    return (cause.to_owned(), fix.to_owned());
+                }
+                true => "smaller ones pass, so an MTU or a rule for long packets stops it",
+                false => "some pass, so it is a rate, a share or a queue that is full",
+            };
+            (format!("{seen}, or {likely}"), fix)
         });
     }
 
@@ -394,7 +369,6 @@ impl Teller<'_> {
     }
 }
 
-/// Who has dropped about as many meanwhile, and what undoes it.
 fn cause(dropped: &[DropCount], lost: u32) -> Option<(String, String)> {
     let likely = |one: &&DropCount| one.is_exact && one.packets.saturating_mul(2) >= lost.into();
     let named: Vec<&DropCount> = dropped.iter().filter(likely).take(2).collect();
@@ -419,17 +393,12 @@ fn name(place: Place) -> &'static str {
 }
 
 fn arrive(next: &Passage, last: Option<&Passage>) -> String {
-    let after = match last {
-        Some(last) => {
-            let device = last.seen.as_ref().and_then(|seen| seen.device.clone());
-            format!(" after {}", device.unwrap_or_else(|| name(last.place).to_owned()))
-        }
-        None => String::new(),
-    };
-    match next.direction {
-        Direction::In => format!("come in by the {}{after}", name(next.place)),
-        Direction::Out => format!("go out by the {}{after}", name(next.place)),
-    }
+    let after = last.map(|last| {
+        let device = last.seen.as_ref().and_then(|seen| seen.device.as_deref());
+        format!(" after {}", device.unwrap_or(name(last.place)))
+    });
+    let way = if next.direction == Direction::In { "come in" } else { "go out" };
+    format!("{way} by the {}{}", name(next.place), after.unwrap_or_default())
 }
 
 /// What lies between two devices: the name of the hop, what may be wrong there, and what to type.
@@ -445,80 +414,73 @@ fn between(
     let look = format!(
         "{{here}}: nft list ruleset; tc -s qdisc; tc -s filter show dev {device} ingress; ip xfrm policy; ip rule"
     );
+    let carrying = &network.encapsulation;
+    let of = |hop, likely: &str, fix: &str| (hop, likely.to_owned(), fix.to_owned());
     match (next.place, next.direction) {
-        (Place::Veth, Direction::In) => (
-            "pod",
-            match next.packet {
+        (Place::Veth, Direction::In) => {
+            let likely = match next.packet {
                 Packet::Request => {
-                    "it did not leave the pod: its interface, its route, or a rule inside of it".to_owned()
+                    "it did not leave the pod: its interface, its route, or a rule inside of it"
                 }
                 Packet::Answer => {
                     "the pod has it and does not answer: it is gone, a rule inside of it drops it, or it answers no echo requests"
-                        .to_owned()
                 }
-            },
-            "in the pod: ip addr; ip route; nft list ruleset".to_owned(),
-        ),
-        (Place::Bridge, Direction::In) => (
-            "bridge",
-            "the bridge does not take it: its port is blocked, or the pod sends to another MAC than the bridge's"
-                .to_owned(),
-            "{here}: bridge link; ip addr show cni0; nft list table bridge filter".to_owned(),
-        ),
-        (Place::Tunnel, Direction::Out) => forwarded(look),
-        // Where there is no tunnel, it is forwarded to the card.
-        (Place::Underlay, Direction::Out)
-            if last.is_none_or(|last| matches!(last.place, Place::Bridge | Place::Veth)) =>
-        {
-            forwarded(look)
+            };
+            of("pod", likely, "in the pod: ip addr; ip route; nft list ruleset")
         }
-        (Place::Underlay, Direction::Out) => (
-            "fdb",
-            "the tunnel does not send it: the FDB has no node for it, there is no route to that node, or a rule drops \
-             what is sent"
-                .to_owned(),
-            look,
-        ),
+        (Place::Bridge, Direction::In) => {
+            let likely = "the bridge does not take it: its port is blocked, or the pod sends to another MAC than the bridge's";
+            let fix = "{here}: bridge link; ip addr show cni0; nft list table bridge filter";
+            of("bridge", likely, fix)
+        }
+        // Where there is no tunnel, it is forwarded to the card.
+        (Place::Tunnel | Place::Underlay, Direction::Out)
+            if next.place == Place::Tunnel
+                || last.is_none_or(|last| matches!(last.place, Place::Bridge | Place::Veth)) =>
+        {
+            let likely = "forwarding, a route, a rule or a missing neighbour of the node stops it";
+            of("rules", likely, &look)
+        }
+        (Place::Tunnel | Place::Underlay, Direction::Out) => {
+            let likely = "the tunnel does not send it: the FDB has no node for it, there is no route to that node, or a rule \
+                          drops what is sent";
+            of("fdb", likely, &look)
+        }
         // What a tunnel carries is seen as such.
-        (Place::Underlay, Direction::In) if left_outside_the_tunnel(network, last) => (
-            "route",
-            format!(
+        (Place::Underlay, Direction::In) if left_outside_the_tunnel(network, last) => {
+            let likely = format!(
                 "it went out by {device}, and not in the tunnel: a rule gives it another address (NAT), or a route leads \
                  it there"
-            ),
-            "on the node that sent it: nft list ruleset; iptables-save -t nat; ip rule; ip route".to_owned(),
-        ),
+            );
+            let fix = "on the node that sent it: nft list ruleset; iptables-save -t nat; ip rule; ip route";
+            of("route", &likely, fix)
+        }
         (Place::Underlay, Direction::In) => {
             let carried = last.and_then(|last| last.seen.as_ref()?.carried);
             let to = carried.map(|(_, to)| format!(" (it was sent to {to})")).unwrap_or_default();
-            (
-                "underlay",
-                format!("it is lost between the nodes{to}: a cable, a switch, a security group, or the wrong address"),
-                format!("ping {peer}; look at what is between the nodes: {}", network.encapsulation),
-            )
+            let likely = format!(
+                "it is lost between the nodes{to}: a cable, a switch, a security group, or the wrong address"
+            );
+            let fix = format!("ping {peer}; look at what is between the nodes: {carrying}");
+            ("underlay", likely, fix)
         }
-        (Place::Tunnel, Direction::In) => (
-            "tunnel",
-            format!(
-                "the node has got it and does not unpack it: a rule drops {}, rp_filter does, or its tunnel device is \
-                 missing or has another VNI or port",
-                network.encapsulation
-            ),
-            look,
-        ),
-        (Place::Bridge, Direction::Out) => (
-            "rules",
-            "forwarding, a route or a rule of the node stops it, or nobody on the bridge answers for the pod's address"
-                .to_owned(),
-            look,
-        ),
-        (Place::Veth, Direction::Out) => (
-            "bridge",
-            "the bridge does not pass it on to the pod: no port of it has the pod's MAC, or a rule of the bridge drops it"
-                .to_owned(),
-            "{here}: bridge fdb show br cni0; bridge link".to_owned(),
-        ),
-        (Place::Other, _) => ("device", "it is not known why".to_owned(), look),
+        (Place::Tunnel, Direction::In) => {
+            let likely = format!(
+                "the node has got it and does not unpack it: a rule drops {carrying}, rp_filter does, or its tunnel device \
+                 is missing or has another VNI or port"
+            );
+            ("tunnel", likely, look)
+        }
+        (Place::Bridge, Direction::Out) => {
+            let likely = "forwarding, a route or a rule of the node stops it, or nobody on the bridge answers for the pod's address";
+            of("rules", likely, &look)
+        }
+        (Place::Veth, Direction::Out) => {
+            let likely = "the bridge does not pass it on to the pod: no port of it has the pod's MAC, or a rule of the bridge \
+                          drops it";
+            of("bridge", likely, "{here}: bridge fdb show br cni0; bridge link")
+        }
+        (Place::Other, _) => of("device", "it is not known why", &look),
     }
 }
 
@@ -528,9 +490,4 @@ fn left_outside_the_tunnel(network: &Network, last: Option<&Passage>) -> bool {
         last.filter(|last| last.place == Place::Underlay).and_then(|last| last.seen.as_ref());
     let is_plain = seen.is_some_and(|seen| seen.count > 0 && seen.carried.is_none());
     !network.encapsulation.is_encrypted() && !network.devices.is_empty() && is_plain
-}
-
-fn forwarded(look: String) -> (&'static str, String, String) {
-    let what = "forwarding, a route, a rule or a missing neighbour of the node stops it";
-    ("rules", what.to_owned(), look)
 }

@@ -6,7 +6,6 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum At {
-    /// That of the pod that sends.
     Sender,
     Receiver,
 }
@@ -34,7 +33,6 @@ pub(crate) struct Seen {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Far {
-    /// A pod of this node, too.
     SameNode,
     /// Of another node; whether flannel has a device of its own, and whether the wire shows what is in the tunnel.
     Peer {
@@ -50,7 +48,6 @@ pub(crate) enum Sender {
     Host,
 }
 
-/// All places of the way there and of the answer's way back, in order.
 pub(crate) fn expected(sender: Sender, far: Far) -> Vec<(At, Place, Packet, Direction)> {
     use Direction::{In, Out};
     let leaves: &[(Place, Direction)] = match (sender, far) {
@@ -145,7 +142,6 @@ pub(crate) struct Loss {
 /// One that is lost may be chance.
 const BEYOND_CHANCE: u32 = 2;
 
-/// Where most were lost, of so many that were sent.
 pub(crate) fn loss(passages: &[Passage], sent: u32) -> Option<Loss> {
     let count = |one: &Passage| one.seen.as_ref().map(|seen| seen.count);
     let mut before = sent;
