@@ -102,7 +102,7 @@ impl StoreArgs {
         network: &NetworkName,
     ) -> anyhow::Result<Box<dyn OperatorStore>> {
         let stores = self.stores()?;
-        if !stores.is_of_daemon() && !self.is_named() {
+        if stores.process.is_none() && !self.is_named() {
             let text = "no store is named (--remote, --kubeconfig-file or --etcd-endpoints) and no flanneld runs here: \
                         asking etcd where it is by default";
             writeln!(std::io::stderr(), "flannelctl: {text}")?;

@@ -20,7 +20,7 @@ use super::daemon_process::DaemonProcess;
 
 pub(crate) struct Stores {
     pub(crate) options: Options,
-    process: Option<DaemonProcess>,
+    pub(crate) process: Option<DaemonProcess>,
     config_map: ConfigMapName,
 }
 
@@ -36,10 +36,6 @@ impl Stores {
 
     pub(crate) fn named(options: Options, config_map: ConfigMapName) -> Self {
         Self { options, process: None, config_map }
-    }
-
-    pub(crate) fn is_of_daemon(&self) -> bool {
-        self.process.is_some()
     }
 
     pub(crate) fn kind(&self) -> &'static str {

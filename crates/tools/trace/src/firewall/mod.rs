@@ -80,10 +80,6 @@ impl Rules {
         all
     }
 
-    pub fn drops(&self, packet: &Packet) -> Option<Drop> {
-        self.judge(packet).surely
-    }
-
     pub fn judge(&self, packet: &Packet) -> Dropped {
         let packet = &Packet { host: self.host.clone(), ..packet.clone() };
         let (tables, program) = match packet.dst.is_ipv4() {

@@ -10,7 +10,7 @@ use netlink_packet_route::route::RouteType;
 use super::routes::{leads_nowhere, refusing_kind};
 use super::{HopJudgement, broken, fault};
 use crate::firewall::TOO_FEW_HOPS;
-use crate::walk::{InsidePod, TtlSetting};
+use crate::walk::InsidePod;
 
 const LAYER: Layer = Layer::Pods;
 
@@ -88,9 +88,8 @@ pub(crate) fn inside_pod(
     if let Some(ignored) = &inside.ignores_arp {
         return Some(self::in_pod(pod, ignored.clone()));
     }
-    if let Some(TtlSetting { name, value }) =
-        inside.ttl.as_ref().filter(|ttl| u64::from(ttl.value) <= TOO_FEW_HOPS)
-    {
+    let short = inside.ttl.as_ref().filter(|(_, ttl)| u64::from(*ttl) <= TOO_FEW_HOPS);
+    if let Some((name, value)) = short {
         let what = format!(
             "the pod {pod} sends its packets with a TTL of {value} ({name}): they end before they come to another node's pod"
         );

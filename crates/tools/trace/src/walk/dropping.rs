@@ -55,7 +55,7 @@ impl Walk<'_> {
         let icmp = if dst.is_ipv4() { ICMP } else { ICMPV6 };
         for (protocol, name) in [(icmp, "ICMP (ping)"), (UDP, "UDP")] {
             let other = Packet { protocol, ..packet.clone() };
-            if let Some(drop) = self.rules.drops(&other) {
+            if let Some(drop) = self.rules.judge(&other).surely {
                 let what = format!("{} drops {name}, and not TCP", drop.rule);
                 self.hops.found("rules", Finding::warning(Layer::Firewall, what, "", drop.fix));
             }

@@ -31,18 +31,13 @@ pub(crate) struct InsidePod {
     pub(crate) written_gateway: Option<Mac>,
     /// Why it says nobody that it has its address.
     pub(crate) ignores_arp: Option<Finding>,
-    pub(crate) ttl: Option<TtlSetting>,
+    /// How far its packets go, and the setting that says so.
+    pub(crate) ttl: Option<(String, u8)>,
     /// The setting by which it answers no echo request, which all that `--live` sends are.
     ignores_echo: Option<&'static str>,
     rules: Rules,
     policies: IpsecPolicies,
     queues: Queues,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TtlSetting {
-    pub(crate) name: String,
-    pub(crate) value: u8,
 }
 
 impl Walk<'_> {
@@ -122,7 +117,7 @@ fn look(pod: IpAddr, other: IpAddr) -> Option<InsidePod> {
     let ttl = setting(&ttl_name).and_then(|value| value.parse().ok());
     Some(InsidePod {
         ignores_arp: pod.is_ipv4().then(|| judge::arp(&device).err()).flatten(),
-        ttl: ttl.map(|value| TtlSetting { name: ttl_name, value }),
+        ttl: ttl.map(|value| (ttl_name, value)),
         ignores_echo: (setting(ignoring).as_deref() == Some("1")).then_some(ignoring),
         device,
         way,

@@ -22,7 +22,7 @@ use crate::queues::Queues;
 use crate::settings::{in_words, is_reverse_path_strict, setting};
 use crate::{End, NodeInNetwork};
 
-pub(crate) use self::inside_pod::{InsidePod, TtlSetting};
+pub(crate) use self::inside_pod::InsidePod;
 
 /// How long somebody on a wire may take to answer who he is.
 const NEIGHBOUR_TIMEOUT: Duration = Duration::from_millis(1500);

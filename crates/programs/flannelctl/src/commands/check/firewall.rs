@@ -36,7 +36,7 @@ pub(super) fn look(context: &NodeContext) -> Vec<Finding> {
 fn judge(network: &Network, rules: &Rules) -> Vec<Finding> {
     let mut dropped: Vec<(Role, Drop, Packet, usize)> = Vec::new();
     for (role, packet) in packets(network) {
-        let Some(drop) = rules.drops(&packet) else { continue };
+        let Some(drop) = rules.judge(&packet).surely else { continue };
         match dropped.iter_mut().find(|(of, by, ..)| *of == role && by.rule == drop.rule) {
             Some((.., count)) => *count += 1,
             None => dropped.push((role, drop, packet, 1)),

@@ -8,14 +8,12 @@ const LAYER: Layer = Layer::Forwarding;
 
 pub(super) fn look(context: &NodeContext) -> Vec<Finding> {
     let unreported = context.networks.iter().filter(|network| !context.reports(network));
-    let mut findings: Vec<Finding> =
-        unreported.flat_map(|network| judge(network, &setting)).collect();
+    let mut findings: Vec<Finding> = unreported.flat_map(judge).collect();
     findings.dedup();
     findings
 }
 
-/// `setting`: a kernel setting by its path below `/proc/sys`.
-fn judge(network: &Network, setting: &dyn Fn(&str) -> Option<String>) -> Vec<Finding> {
+fn judge(network: &Network) -> Vec<Finding> {
     let off = |path: &str| setting(path).as_deref() == Some("0");
     let mut names = Vec::new();
     if network.stack.v4 {
