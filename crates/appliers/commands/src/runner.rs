@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use flannel_common::{Backoff, RepairPolicy, Work, Worker};
 use flannel_entries::commands::{Command, Hook, HookKey};
 use flannel_wanted::{
-    COMMAND_QUEUE, Comparison, KeyedEntry, Requester, Status, StatusPublisher, Wanted,
-    WorkerApplier, WorkerHandle,
+    Applier, COMMAND_QUEUE, Comparison, KeyedEntry, Requester, Status, StatusPublisher, Wanted,
+    WorkerHandle,
 };
 use tokio::sync::oneshot;
 
@@ -39,7 +39,7 @@ impl<S: Requester> CommandRunner<S> {
     }
 }
 
-impl<S: Requester> WorkerApplier for CommandRunner<S> {
+impl<S: Requester> Applier for CommandRunner<S> {
     type Requester = S;
     type Entry = Hook;
     /// What earlier runs have done is not known.
@@ -51,7 +51,7 @@ impl<S: Requester> WorkerApplier for CommandRunner<S> {
     }
 
     /// Undoes the network's command; those of peers stay, as they do on a crash.
-    async fn finish(&self) {
+    async fn stop(&self) {
         let _ = self.0.ask(|answer| Job::Other(Stop(answer))).await;
     }
 }

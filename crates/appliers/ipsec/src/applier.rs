@@ -15,7 +15,7 @@ use flannel_common::{Backoff, RepairPolicy, Work, Worker};
 use flannel_entries::ipsec::{ConnectionName, IpsecEntry, IpsecKey};
 use flannel_netlink::{Protocol, Socket, messages, xfrm};
 use flannel_wanted::{
-    COMMAND_QUEUE, KeyedEntry, Repair, Requester, Status, StatusPublisher, Wanted, WorkerApplier,
+    Applier, COMMAND_QUEUE, KeyedEntry, Repair, Requester, Status, StatusPublisher, Wanted,
     WorkerHandle,
 };
 use ipnet::IpNet;
@@ -64,7 +64,7 @@ impl<S: Requester> Ipsec<S> {
     }
 }
 
-impl<S: Requester> WorkerApplier for Ipsec<S> {
+impl<S: Requester> Applier for Ipsec<S> {
     type Requester = S;
     type Entry = IpsecEntry;
     /// The pod networks that are ours: connections between their subnets that nobody wants are removed.
@@ -80,7 +80,7 @@ impl<S: Requester> WorkerApplier for Ipsec<S> {
     }
 
     /// charon goes on by itself; everything unwanted has been removed when this returns.
-    async fn finish(&self) {
+    async fn stop(&self) {
         let _ = self.worker.ask(|answer| Job::Other(Stop(answer))).await;
     }
 }

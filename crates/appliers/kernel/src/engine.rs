@@ -14,7 +14,7 @@ use flannel_entries::facts::{Facts, KernelVersion, Path};
 use flannel_entries::kernel::{Entry, Ownership};
 use flannel_metrics::Latency;
 use flannel_wanted::{
-    COMMAND_QUEUE, Desired, Requester, Status, StatusPublisher, Stopped, Tally, WorkerApplier,
+    Applier, COMMAND_QUEUE, Desired, Requester, Status, StatusPublisher, Stopped, Tally,
     WorkerHandle,
 };
 use tokio::sync::{oneshot, watch};
@@ -38,8 +38,9 @@ type Command<S> = flannel_wanted::Command<S, Entry, Ownership, Lookup>;
 #[derive(Clone)]
 pub struct Engine<S> {
     handle: Handle<S>,
-    facts: watch::Receiver<Arc<Facts>>,
-    latencies: Latencies,
+    /// Facts of the node, and every change of them.
+    pub facts: watch::Receiver<Arc<Facts>>,
+    pub latencies: Latencies,
 }
 
 /// How long it takes to make the kernel as wanted.
@@ -71,15 +72,6 @@ impl<S: Requester> Engine<S> {
         Ok(Self { handle: handle.map_err(OpenError)?, facts, latencies })
     }
 
-    /// Facts of the node, and every change of them.
-    pub fn facts(&self) -> watch::Receiver<Arc<Facts>> {
-        self.facts.clone()
-    }
-
-    pub fn latencies(&self) -> &Latencies {
-        &self.latencies
-    }
-
     /// Paths by which the kernel would send to each of these addresses.
     pub async fn lookup(&self, addresses: Vec<IpAddr>) -> Result<Vec<Option<Path>>, Stopped> {
         self.handle.ask(|answer| Command::Other(Lookup(addresses, answer))).await
@@ -93,7 +85,7 @@ impl<S: Requester> Engine<S> {
 }
 
 /// The kernel goes on by itself when the daemon ends.
-impl<S: Requester> WorkerApplier for Engine<S> {
+impl<S: Requester> Applier for Engine<S> {
     type Requester = S;
     type Entry = Entry;
     type Ownership = Ownership;

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use flannel_common::{SearchPath, Work, Worker};
 use flannel_entries::rules::TrafficRules;
 use flannel_wanted::{
-    COMMAND_QUEUE, Command, Requester, Status, StatusPublisher, Stopped, WorkerApplier,
-    WorkerHandle,
+    Applier, COMMAND_QUEUE, Command, Requester, Status, StatusPublisher, Stopped, WorkerHandle,
 };
 use ipnet::IpNet;
 use tokio::sync::oneshot;
@@ -65,7 +64,7 @@ impl<S: Requester> TrafficApplier<S> {
     }
 }
 
-impl<S: Requester> WorkerApplier for TrafficApplier<S> {
+impl<S: Requester> Applier for TrafficApplier<S> {
     type Requester = S;
     type Entry = TrafficRules;
     /// Tables and chains are ours by their names.

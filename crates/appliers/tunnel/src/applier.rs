@@ -18,7 +18,7 @@ use flannel_entries::tunnel::{
     DeviceName, Peer, TunnelDevice, TunnelEntry, TunnelKey, WireguardPeer,
 };
 use flannel_wanted::{
-    COMMAND_QUEUE, KeyedEntry, Requester, Status, StatusPublisher, Stopped, Wanted, WorkerApplier,
+    Applier, COMMAND_QUEUE, KeyedEntry, Requester, Status, StatusPublisher, Stopped, Wanted,
     WorkerHandle,
 };
 use ipnet::IpNet;
@@ -76,7 +76,7 @@ impl<S: Requester> Tunnel<S> {
 }
 
 /// The process goes on by itself when the daemon ends.
-impl<S: Requester> WorkerApplier for Tunnel<S> {
+impl<S: Requester> Applier for Tunnel<S> {
     type Requester = S;
     type Entry = TunnelEntry;
     /// The pod networks that are ours: a tunnel into one of them that nobody wants is ended.

@@ -1,7 +1,6 @@
 //! Reports on single entries. They cost nothing until somebody asks for them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 use std::time::Instant;
 
 use flannel_state::{EntryCondition, RepairedEntry};
@@ -76,8 +75,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         };
         match &query.of {
             Requesters::After(after) => {
-                let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-                for (who, places) in self.requesters.after(from) {
+                for (who, places) in self.requesters.after(after.as_ref()) {
                     if !add(who, places) {
                         break;
                     }

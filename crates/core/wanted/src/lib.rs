@@ -14,7 +14,7 @@ mod slots;
 mod status;
 mod tally;
 mod wanted;
-mod worker_applier;
+mod worker_handle;
 
 pub use applier::{Applier, Desired, Requester, Stopped};
 pub use entries::{Comparison, EntryQuery, EntryReport, Requesters};
@@ -23,6 +23,4 @@ pub use slots::WALKED;
 pub use status::{FailureKind, Problem, Status};
 pub use tally::{KindTally, Tally};
 pub use wanted::{Batch, Importance, KeyedEntry, Repair, Wanted};
-pub use worker_applier::{
-    COMMAND_QUEUE, Command, Report, StatusPublisher, WorkerApplier, WorkerHandle,
-};
+pub use worker_handle::{COMMAND_QUEUE, Command, Report, StatusPublisher, WorkerHandle};

@@ -1,8 +1,6 @@
 //! The requesters of entries. Each has a number, which is smaller to store than its name, and knows the places of its
 //! entries.
 
-use std::ops::Bound;
-
 use smallvec::SmallVec;
 
 use crate::slots::Place;
@@ -34,10 +32,6 @@ impl<S: Ord + Clone> Requesters<S> {
         self.order.len()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.order.is_empty()
-    }
-
     pub(crate) fn contains(&self, who: &S) -> bool {
         self.find(who).is_some()
     }
@@ -56,13 +50,10 @@ impl<S: Ord + Clone> Requesters<S> {
         self.order.iter().map(|number| self.who(*number))
     }
 
-    /// Iterates over the requesters after a given one, in order, with the places of their entries.
-    pub(crate) fn after(&self, who: Bound<&S>) -> impl Iterator<Item = (&S, &[Place])> {
-        let begin = self.order.partition_point(|number| match who {
-            Bound::Unbounded => false,
-            Bound::Included(who) => self.who(*number) < who,
-            Bound::Excluded(who) => self.who(*number) <= who,
-        });
+    /// Iterates over the requesters after a given one, or over all, in order, with the places of their entries.
+    pub(crate) fn after(&self, who: Option<&S>) -> impl Iterator<Item = (&S, &[Place])> {
+        let is_before = |number: &Number| who.is_some_and(|who| self.who(*number) <= who);
+        let begin = self.order.partition_point(is_before);
         self.order[begin..].iter().map(|number| {
             let Requester { who, places } = self.get(*number);
             (who, &places[..])

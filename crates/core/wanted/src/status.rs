@@ -78,8 +78,7 @@ impl Status {
             contested: wanted.contested(),
             bad: wanted.bad(),
             problems: problems.collect(),
-            hazards: Vec::new(),
-            overflows: 0,
+            ..Self::default()
         }
     }
 

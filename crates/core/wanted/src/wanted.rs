@@ -191,7 +191,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     /// Replaces all that is wanted. Returns the entries nobody wants any more.
     pub fn replace(&mut self, desired: Desired<S, E>) -> Vec<E> {
         let mut unwanted = Vec::new();
-        if !self.requesters.is_empty() {
+        if self.requesters.len() > 0 {
             unwanted = self.retain(&desired.iter().map(|(who, _)| who.clone()).collect());
         }
         unwanted.extend(self.set_each(desired));
@@ -214,11 +214,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
             let new = changes.extract_if(.., is_new).collect();
             self.add(new);
         }
-        let mut unwanted = Vec::new();
-        for (requester, entries) in changes {
-            unwanted.extend(self.set(requester, entries));
-        }
-        unwanted
+        changes.into_iter().flat_map(|(who, entries)| self.set(who, entries)).collect()
     }
 
     /// Drops entries that another requester wants by now: those are overwritten, not removed.
@@ -574,11 +570,8 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
 
     /// Marks the entries whose pause is over.
     pub fn wake(&mut self, now: Instant) {
-        while let Some((due, _)) = self.waiting.first() {
-            if *due > now {
-                break;
-            }
-            let Some((_, place)) = self.waiting.pop_first() else { break };
+        let due: Vec<_> = self.waiting.extract_if(..=(now, Place::MAX), |_| true).collect();
+        for (_, place) in due {
             if let Some(attempts) = &mut self.slots[place].attempts {
                 attempts.resume = None;
                 self.mark_at(place);

@@ -17,11 +17,10 @@ use flannel_backend::{DesiredState, WantedBy};
 use flannel_cloud::CloudApplier;
 use flannel_commands::CommandRunner;
 use flannel_entries::kernel::Ownership;
-use flannel_entries::tunnel::DeviceName;
 use flannel_ipsec::Ipsec;
 use flannel_kernel::Engine;
 use flannel_traffic::TrafficApplier;
-use flannel_tunnel::{CounterSnapshot, Tunnel};
+use flannel_tunnel::Tunnel;
 use flannel_wanted::{
     Applier, Comparison, Desired, EntryQuery, EntryReport, Status, Stopped, Tally,
 };
@@ -31,12 +30,13 @@ use tokio::sync::watch;
 /// A handle to all of them.
 #[derive(Clone)]
 pub struct Appliers {
-    kernel: Engine<WantedBy>,
+    /// It knows the node, too: its facts, and the paths to peers.
+    pub(crate) kernel: Engine<WantedBy>,
     commands: CommandRunner<WantedBy>,
-    tunnel: Tunnel<WantedBy>,
+    pub(crate) tunnel: Tunnel<WantedBy>,
     cloud: CloudApplier<WantedBy>,
     ipsec: Ipsec<WantedBy>,
-    rules: TrafficApplier<WantedBy>,
+    pub(crate) rules: TrafficApplier<WantedBy>,
 }
 
 /// What can be asked of an applier, whatever its entries are: see [`Applier`].
@@ -50,7 +50,7 @@ pub trait Reporting: Sync {
 
 type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Stopped>> + Send + 'a>>;
 
-impl<A: Applier<WantedBy> + Sync> Reporting for A {
+impl<A: Applier<Requester = WantedBy>> Reporting for A {
     fn watch_status(&self) -> watch::Receiver<Status> {
         Applier::watch_status(self)
     }
@@ -94,11 +94,6 @@ impl Appliers {
         let ipsec = Ipsec::new(run.to_owned(), seed);
         let rules = TrafficApplier::new(resync, earlier, seed);
         Ok(Self { kernel: Engine::start(seed)?, commands, tunnel, cloud, ipsec, rules })
-    }
-
-    /// For what is to be known of the node: its facts, and the paths to peers.
-    pub fn kernel(&self) -> &Engine<WantedBy> {
-        &self.kernel
     }
 
     /// Declares all that is wanted. `ownership`: what is ours in the kernel.
@@ -160,20 +155,9 @@ impl Appliers {
         WatchedStatus(self.each().map(|(_, applier)| applier.watch_status()).into())
     }
 
-    /// What has passed through tunnels in user space, by device.
-    pub async fn tunnel_totals(&self) -> Result<Vec<(DeviceName, CounterSnapshot)>, Stopped> {
-        self.tunnel.totals().await
-    }
-
     /// The status of the traffic rules alone.
     pub fn rules_status(&self) -> Status {
         Applier::watch_status(&self.rules).borrow().clone()
-    }
-
-    /// How often the traffic rules of each family, in the order of [`Family::BOTH`](flannel_common::Family::BOTH), were
-    /// restored after somebody had changed them.
-    pub async fn rules_restored(&self) -> Result<[u64; 2], Stopped> {
-        self.rules.restored().await
     }
 
     /// The daemon ends.
@@ -197,8 +181,7 @@ fn replace_below<'a, A>(
     above: impl Future<Output = Result<Status, Stopped>> + Send + 'a,
 ) -> Declaring<'a>
 where
-    A: Applier<WantedBy> + Sync,
-    A::Ownership: Send,
+    A: Applier<Requester = WantedBy>,
 {
     Box::pin(async move {
         if desired.is_empty() {
@@ -211,7 +194,7 @@ where
 }
 
 /// The same for changes: additions go before `above`, removals after it.
-fn update_below<'a, A: Applier<WantedBy> + Sync>(
+fn update_below<'a, A: Applier<Requester = WantedBy>>(
     below: &'a A,
     changes: Desired<WantedBy, A::Entry>,
     above: impl Future<Output = Result<Status, Stopped>> + Send + 'a,
@@ -250,9 +233,10 @@ impl WatchedStatus {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
     use std::sync::{Arc, Mutex};
 
-    use flannel_wanted::KeyedEntry;
+    use flannel_wanted::{KeyedEntry, WorkerHandle};
 
     use super::*;
 
@@ -290,9 +274,15 @@ mod tests {
         }
     }
 
-    impl Applier<WantedBy> for Recorder {
+    impl Applier for Recorder {
+        type Requester = WantedBy;
         type Entry = Nothing;
         type Ownership = ();
+        type Other = Infallible;
+
+        fn handle(&self) -> &WorkerHandle<WantedBy, Nothing, ()> {
+            unreachable!("nothing is asked of it but what it writes down")
+        }
 
         async fn replace(
             &self,
@@ -305,31 +295,6 @@ mod tests {
         async fn update(&self, changes: Desired<WantedBy, Nothing>) -> Result<Status, Stopped> {
             self.note("update", &changes)
         }
-
-        async fn status(&self) -> Result<Status, Stopped> {
-            Ok(Status::default())
-        }
-
-        fn watch_status(&self) -> watch::Receiver<Status> {
-            watch::channel(Status::default()).1
-        }
-
-        async fn entries(
-            &self,
-            _: EntryQuery<WantedBy>,
-        ) -> Result<Vec<EntryReport<WantedBy>>, Stopped> {
-            Ok(Vec::new())
-        }
-
-        async fn tally(&self) -> Result<Tally<WantedBy>, Stopped> {
-            Ok(Tally::default())
-        }
-
-        async fn compare(&self) -> Result<Comparison, Stopped> {
-            Ok(Comparison::default())
-        }
-
-        async fn stop(&self) {}
     }
 
     #[test]

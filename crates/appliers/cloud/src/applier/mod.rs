@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use flannel_common::Worker;
 use flannel_entries::cloud::CloudEntry;
-use flannel_wanted::{COMMAND_QUEUE, Command, Requester, WorkerApplier, WorkerHandle};
+use flannel_wanted::{Applier, COMMAND_QUEUE, Command, Requester, WorkerHandle};
 use ipnet::IpNet;
 
 use crate::record::{self, OwnRoute};
@@ -41,7 +41,7 @@ impl<S: Requester> CloudApplier<S> {
 }
 
 /// Routes stay when the daemon ends: pods go on while it is away.
-impl<S: Requester> WorkerApplier for CloudApplier<S> {
+impl<S: Requester> Applier for CloudApplier<S> {
     type Requester = S;
     type Entry = CloudEntry;
     /// The networks, now and before: routes to this node inside of them are ours.

@@ -5,7 +5,7 @@ use crate::support::{Node, ip, name, peer};
 #[test]
 fn facts_follow_the_node() {
     let node = Node::new();
-    let mut facts = node.engine.facts();
+    let mut facts = node.engine.facts.clone();
     let eth0 = facts.borrow_and_update().interface(name("eth0")).cloned().unwrap();
     assert_eq!(eth0.mtu, 1500);
     assert!(eth0.addresses.iter().any(|a| a.addr == "192.168.100.1/24".parse().unwrap()));

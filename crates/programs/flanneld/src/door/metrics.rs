@@ -77,7 +77,7 @@ async fn add_appliers(
         }
         incomplete.extend(tally.incomplete);
     }
-    let totals = tokio::time::timeout(LIMIT, appliers.tunnel_totals()).await;
+    let totals = tokio::time::timeout(LIMIT, appliers.tunnel.totals()).await;
     for (device, totals) in totals.ok().and_then(Result::ok).into_iter().flatten() {
         add_tunnel(scrape, network, &device, &totals);
     }
@@ -98,7 +98,7 @@ async fn add_rules(
     }
     let are_ok = rules.iter().all(|kind| kind.programmed() == kind.wanted);
     scrape.is(&node::RULES_OK, &[network], are_ok);
-    let restored = tokio::time::timeout(LIMIT, appliers.rules_restored()).await;
+    let restored = tokio::time::timeout(LIMIT, appliers.rules.restored()).await;
     let restored = restored.ok().and_then(Result::ok).into_iter().flatten();
     for (family, restored) in ["ipv4", "ipv6"].into_iter().zip(restored) {
         scrape.count(&node::RULES_REPAIRED, &[network, family], restored);

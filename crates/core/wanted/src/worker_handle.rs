@@ -5,12 +5,11 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use flannel_common::Worker;
+use flannel_common::{Worker, send_if_changed};
 use tokio::sync::{oneshot, watch};
 
 use crate::{
-    Applier, Comparison, Desired, EntryQuery, EntryReport, KeyedEntry, Requester, Status, Stopped,
-    Tally, Wanted,
+    Comparison, Desired, EntryQuery, EntryReport, KeyedEntry, Status, Stopped, Tally, Wanted,
 };
 
 /// Number of commands that wait for a worker; further senders wait for room in the queue.
@@ -57,7 +56,7 @@ type Start<S, E, O, Q> = dyn FnOnce(StatusPublisher) -> io::Result<WorkerOf<S, E
 pub struct WorkerHandle<S, E, O, Q = Infallible> {
     name: &'static str,
     worker: Arc<Mutex<Stage<S, E, O, Q>>>,
-    status: watch::Receiver<Status>,
+    pub(crate) status: watch::Receiver<Status>,
 }
 
 enum Stage<S, E, O, Q> {
@@ -111,7 +110,7 @@ where
         }
     }
 
-    async fn declare<T: Default>(
+    pub(crate) async fn declare<T: Default>(
         &self,
         start: bool,
         command: impl FnOnce(oneshot::Sender<T>) -> Command<S, E, O, Q>,
@@ -151,87 +150,14 @@ pub struct StatusPublisher(watch::Sender<Status>);
 impl StatusPublisher {
     /// Publishes a status. An unchanged one wakes nobody.
     pub fn publish(&self, status: Status) {
-        self.0.send_if_modified(|old| {
-            let changed = *old != status;
-            *old = status;
-            changed
-        });
+        send_if_changed(&self.0, status);
     }
-}
-
-/// An applier that is no more than a handle on its worker.
-pub trait WorkerApplier: Clone + Sync {
-    type Requester: Requester;
-    type Entry: KeyedEntry + Send + 'static;
-    type Ownership: Send + 'static;
-    type Other: Send + 'static;
-
-    fn handle(&self) -> &WorkerHandle<Self::Requester, Self::Entry, Self::Ownership, Self::Other>;
-
-    /// Whether there is work even if nothing is wanted: something that an earlier daemon has left.
-    fn has_leftovers(&self, _: &Self::Ownership) -> bool {
-        false
-    }
-
-    /// Does what is left to do when the daemon ends; see [`Applier::stop`]. By default everything stays as it is.
-    fn finish(&self) -> impl Future<Output = ()> + Send {
-        std::future::ready(())
-    }
-}
-
-impl<T: WorkerApplier> Applier<T::Requester> for T {
-    type Entry = T::Entry;
-    type Ownership = T::Ownership;
-
-    async fn replace(
-        &self,
-        ownership: T::Ownership,
-        desired: Desired<T::Requester, T::Entry>,
-    ) -> Result<Status, Stopped> {
-        let start = wants_anything(&desired) || self.has_leftovers(&ownership);
-        self.handle().declare(start, |answer| Command::Replace(ownership, desired, answer)).await
-    }
-
-    async fn update(&self, changes: Desired<T::Requester, T::Entry>) -> Result<Status, Stopped> {
-        let start = wants_anything(&changes);
-        self.handle().declare(start, |answer| Command::Update(changes, answer)).await
-    }
-
-    async fn status(&self) -> Result<Status, Stopped> {
-        self.handle().ask(Command::Status).await
-    }
-
-    fn watch_status(&self) -> watch::Receiver<Status> {
-        self.handle().status.clone()
-    }
-
-    async fn entries(
-        &self,
-        query: EntryQuery<T::Requester>,
-    ) -> Result<Vec<EntryReport<T::Requester>>, Stopped> {
-        self.handle().ask(|answer| Command::Report(Report::Entries(query, answer))).await
-    }
-
-    async fn tally(&self) -> Result<Tally<T::Requester>, Stopped> {
-        self.handle().ask(|answer| Command::Report(Report::Tally(answer))).await
-    }
-
-    async fn compare(&self) -> Result<Comparison, Stopped> {
-        self.handle().ask(Command::Compare).await
-    }
-
-    async fn stop(&self) {
-        self.finish().await;
-    }
-}
-
-fn wants_anything<S, E>(wishes: &Desired<S, E>) -> bool {
-    wishes.iter().any(|(_, entries)| !entries.is_empty())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Applier;
 
     #[derive(Clone, PartialEq)]
     struct Wish(u8);
@@ -261,7 +187,7 @@ mod tests {
     #[derive(Clone)]
     struct Late(WorkerHandle<u8, Wish, bool>);
 
-    impl WorkerApplier for Late {
+    impl Applier for Late {
         type Requester = u8;
         type Entry = Wish;
         type Ownership = bool;
