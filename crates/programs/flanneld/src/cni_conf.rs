@@ -27,14 +27,10 @@ const NAMED: &str = "1.0.0";
 const WITH_STATUS: &str = "1.1.0";
 
 /// How often the source is compared: the kubelet itself brings a changed ConfigMap within a minute.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+pub const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Installs it as soon as the network works, and again when the source or the file has changed.
-pub async fn keep(conf: CniConf, readiness: watch::Receiver<Readiness>) -> Infallible {
-    keep_looking(conf, readiness, LOOK_EVERY).await
-}
-
-async fn keep_looking(
+pub async fn keep(
     conf: CniConf,
     mut readiness: watch::Receiver<Readiness>,
     every: Duration,
@@ -159,7 +155,7 @@ mod tests {
         };
         let (say, readiness) = watch::channel(Readiness::not_ready("starting"));
         let every = Duration::from_millis(1);
-        let task = tokio::spawn(keep_looking(case.conf.clone(), readiness, every));
+        let task = tokio::spawn(keep(case.conf.clone(), readiness, every));
         tokio::time::sleep(20 * every).await;
         assert_eq!(case.seen(), None);
         say.send(Readiness::new(Verdict::Ready, "")).unwrap();

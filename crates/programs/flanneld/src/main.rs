@@ -135,7 +135,7 @@ async fn live(
     let door = readings.map(|readings| Door::new(readings, history));
     let told = health_server::HealthSources { readiness: ready.clone(), door: door.clone() };
     let health_server = probe.map(|address| health_server::serve(address, told));
-    let cni_conf = cni_conf.map(|conf| cni_conf::keep(conf, ready));
+    let cni_conf = cni_conf.map(|conf| cni_conf::keep(conf, ready, cni_conf::LOOK_INTERVAL));
     let door = door.map(|door| door.serve(&socket));
     // Whichever ends first ends them all; a daemon may be dropped at any point.
     let mut work = pin!(async {

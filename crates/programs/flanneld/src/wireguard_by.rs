@@ -11,16 +11,10 @@ const PORT_VARIABLE: &str = "WIREGUARD_PUBLIC_PORT";
 /// Says who it is, and why. What is wrong is told for people.
 pub(crate) fn find_out() -> Result<WireguardBy, String> {
     let wished = std::env::var(VARIABLE).unwrap_or_default();
-    match decide(&wished, has_wireguard)? {
-        (WireguardBy::Kernel, why) => {
-            tracing::info!("WireGuard runs in the kernel{why}");
-            Ok(WireguardBy::Kernel)
-        }
-        (WireguardBy::Process, why) => {
-            tracing::info!("WireGuard runs in user space{why}");
-            Ok(WireguardBy::Process)
-        }
-    }
+    let (by, why) = decide(&wished, has_wireguard)?;
+    let place = if by == WireguardBy::Kernel { "the kernel" } else { "user space" };
+    tracing::info!("WireGuard runs in {place}{why}");
+    Ok(by)
 }
 
 /// The port of this node's public address at which peers reach it, if that is not ListenPort: nodes behind one

@@ -17,22 +17,8 @@ const VARIABLE: &str = "WIREGUARD_KEY_FILE";
 /// writes it, and knows by its going that it is in use.
 const NEXT: &str = ".next";
 
-/// The key of this node. What is wrong is told for people, without a word of what the file holds.
-pub(crate) fn read_or_make() -> Result<PrivateKey, String> {
-    read_or_make_at(&path())
-}
-
-/// The key that is to take the place of the one in use, if somebody has put one there.
-pub(crate) fn next() -> Result<Option<PrivateKey>, String> {
-    next_at(&path())
-}
-
-/// The next key is the one in use. On the disk when this returns.
-pub(crate) fn adopt_next() -> io::Result<()> {
-    adopt_next_at(&path())
-}
-
-fn path() -> PathBuf {
+/// The file with the key of this node.
+pub(crate) fn path() -> PathBuf {
     let path = std::env::var_os(VARIABLE).filter(|path| !path.is_empty());
     path.map_or_else(|| PathBuf::from(DEFAULT), PathBuf::from)
 }
@@ -43,7 +29,8 @@ fn next_path(path: &Path) -> PathBuf {
     name.into()
 }
 
-fn next_at(path: &Path) -> Result<Option<PrivateKey>, String> {
+/// The key that is to take the place of the one in use, if somebody has put one there.
+pub(crate) fn read_next(path: &Path) -> Result<Option<PrivateKey>, String> {
     let path = next_path(path);
     let found = state_file::read(&path, A_FEW_LINES)
         .map_err(|error| format!("the next WireGuard key is not looked at: {error}"))?;
@@ -54,13 +41,15 @@ fn next_at(path: &Path) -> Result<Option<PrivateKey>, String> {
     })
 }
 
-fn adopt_next_at(path: &Path) -> io::Result<()> {
+/// Makes the next key the one in use. It is on the disk when this returns.
+pub(crate) fn adopt_next(path: &Path) -> io::Result<()> {
     std::fs::rename(next_path(path), path)?;
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     std::fs::File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-fn read_or_make_at(path: &Path) -> Result<PrivateKey, String> {
+/// The key of this node. What is wrong is told for people, without a word of what the file holds.
+pub(crate) fn read_or_make(path: &Path) -> Result<PrivateKey, String> {
     let failed = |error: &dyn Display| format!("this node has no WireGuard key: {error}");
     match state_file::read(path, A_FEW_LINES).map_err(|error| failed(&error))? {
         Some(text) => text.parse().map_err(|error| {
@@ -91,27 +80,27 @@ mod tests {
     fn defect_47_a_key_is_made_once_and_only_its_owner_can_read_it() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("flannel/wgkey");
-        let key = read_or_make_at(&path).unwrap();
+        let key = read_or_make(&path).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         // As the Go flannel writes it.
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.len() == 44 && text.ends_with('='), "{} characters", text.len());
-        assert_eq!(read_or_make_at(&path).unwrap(), key);
+        assert_eq!(read_or_make(&path).unwrap(), key);
     }
 
     #[test]
     fn a_next_key_takes_the_place_of_the_one_in_use_at_once() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("wgkey");
-        read_or_make_at(&path).unwrap();
-        assert_eq!(next_at(&path), Ok(None));
+        read_or_make(&path).unwrap();
+        assert_eq!(read_next(&path), Ok(None));
         let next = PrivateKey::from_random([7; 32]);
         std::fs::write(home.path().join("wgkey.next"), next.reveal()).unwrap();
-        assert_eq!(next_at(&path), Ok(Some(next.clone())));
-        adopt_next_at(&path).unwrap();
-        assert_eq!((read_or_make_at(&path).unwrap(), next_at(&path)), (next, Ok(None)));
+        assert_eq!(read_next(&path), Ok(Some(next.clone())));
+        adopt_next(&path).unwrap();
+        assert_eq!((read_or_make(&path).unwrap(), read_next(&path)), (next, Ok(None)));
         std::fs::write(home.path().join("wgkey.next"), "hunter2").unwrap();
-        let why = next_at(&path).unwrap_err();
+        let why = read_next(&path).unwrap_err();
         assert!(why.contains("wgkey.next") && !why.contains("hunter2"), "{why}");
     }
 
@@ -120,7 +109,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("wgkey");
         std::fs::write(&path, "hunter2").unwrap();
-        let why = read_or_make_at(&path).unwrap_err();
+        let why = read_or_make(&path).unwrap_err();
         assert!(why.contains("wgkey") && why.contains("remove"), "{why}");
         assert!(!why.contains("hunter2"), "{why}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "hunter2");

@@ -33,25 +33,17 @@ pub(super) enum TrialPurpose {
 pub(super) struct Probation {
     /// What this node had before, if it is the daemon that had it.
     former: Option<FormerNetwork>,
-    until: Instant,
+    pub(super) until: Instant,
 }
 
-struct FormerNetwork {
+pub(super) struct FormerNetwork {
     config_text: String,
     network: JoinedNetwork,
 }
 
 impl Probation {
-    fn new(former: Option<FormerNetwork>, now: &Now) -> Self {
+    pub(super) fn new(former: Option<FormerNetwork>, now: &Now) -> Self {
         Self { former, until: now.instant + PROBATION }
-    }
-
-    pub(super) fn of_first_network(now: &Now) -> Self {
-        Self::new(None, now)
-    }
-
-    pub(super) fn next_wake(&self) -> Instant {
-        self.until
     }
 }
 
@@ -65,7 +57,8 @@ impl Daemon {
         // Until it is known, what this node has taken of other networks is what it uses.
         self.network.retake(&self.setup);
         if let Some(refused) = &mut self.config.refused {
-            refused.wait_for_trial();
+            // What becomes of the trial decides when it is tried again.
+            refused.again = None;
         }
         self.begin_trial(&network, wishes, TrialPurpose::ChangeTo(text));
     }

@@ -11,7 +11,6 @@ const RIM: &[(&str, &str)] = &[
     ("lease_task.rs", "asks the store for the lease"),
     ("needs.rs", "runs commands and asks clouds"),
     ("now.rs", "has the only function that reads all clocks"),
-    ("public_addresses.rs", "asks the store before anything else"),
     ("requests.rs", "runs tasks of operators' requests"),
     ("starting.rs", "waits for a config"),
     ("store_report.rs", "tells the store of lasting trouble"),

@@ -53,7 +53,7 @@ impl ConfigState {
             trial: None,
             tried: Wishes::default(),
             trial_devices: BTreeSet::new(),
-            probation: Some(Probation::of_first_network(now)),
+            probation: Some(Probation::new(None, now)),
             seed,
         }
     }
@@ -102,29 +102,17 @@ impl ConfigState {
     /// When something is to be tried again, or has been tried for long enough.
     pub(super) fn next_wake(&self) -> Option<Instant> {
         let refused = self.refused.as_ref().and_then(|refused| refused.again);
-        refused.into_iter().chain(self.probation.as_ref().map(Probation::next_wake)).min()
+        refused.into_iter().chain(self.probation.as_ref().map(|it| it.until)).min()
     }
 }
 
 /// A config that was written since and cannot be used here.
 pub(super) struct RefusedConfig {
     text: String,
-    why: String,
-    /// What its backend needs to know could not be found out: when to try again.
-    again: Option<Instant>,
+    pub(super) why: String,
+    /// When to try it again, where that need not wait for another event.
+    pub(super) again: Option<Instant>,
     tries: Tries,
-}
-
-impl RefusedConfig {
-    /// For people.
-    pub(super) fn why(&self) -> &str {
-        &self.why
-    }
-
-    /// It is being tried: what becomes of that decides when it is tried again.
-    pub(super) fn wait_for_trial(&mut self) {
-        self.again = None;
-    }
 }
 
 /// Why a config cannot be used now.
@@ -213,7 +201,7 @@ impl Daemon {
     /// Refuses a config that would cost this node its subnet or all its peers, without an operator's word.
     fn check_move(&self, next: &NetworkConfig) -> Result<(), NetworkMove> {
         let (own, peers) = (self.own.subnet(), self.table.iter().map(|(subnet, _)| subnet));
-        flannel_lease::check_move(self.network.config(), next, &own, self.own.former(), peers)
+        flannel_lease::check_move(self.network.config(), next, &own, &self.own.former, peers)
     }
 
     /// Tries a refused config again after this node, or another network of it, has changed.
@@ -233,9 +221,8 @@ impl Daemon {
     /// What the backend of a new config needs to know has been found out, or could not be.
     pub(super) fn on_needs_resolved(&mut self, found: Result<Answers, String>, now: &Now) {
         self.config.is_resolving_needs = false;
-        let Some(text) = self.config.refused.as_ref().map(|refused| refused.text.clone()) else {
-            return;
-        };
+        let Some(refused) = &self.config.refused else { return };
+        let text = refused.text.clone();
         match found {
             Ok(answers) => {
                 self.config.answers = answers;
@@ -297,7 +284,7 @@ mod tests {
         let mut config = in_use(&now);
         let mut refuse = |refusal| {
             config.refuse("new".to_owned(), refusal, &now);
-            config.refused.as_ref().map(|it| it.why().to_owned()).expect("it is refused")
+            config.refused.as_ref().map(|it| it.why.clone()).expect("it is refused")
         };
         assert!(refuse(Refusal::NotKnownYet).contains("waits for"));
         let failed = refuse(Refusal::NotKnown("the command failed".to_owned()));

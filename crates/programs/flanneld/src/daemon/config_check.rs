@@ -2,7 +2,7 @@
 //! tried, and nothing changes.
 
 use flannel_backend::{Answers, ConfigAnswer, ConfigQuestion, Wishes};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use super::Daemon;
 use super::backend_trial::TrialPurpose;
@@ -12,16 +12,12 @@ use super::network::{JoinedNetwork, OnLan};
 use super::requests::NodeRequest;
 
 /// Questions that wait for the network's task.
-const PENDING_CHECKS: usize = 4;
+pub(super) const PENDING_CHECKS: usize = 4;
 
 /// A config, and who wants to know whether it could be used.
 pub(super) struct ConfigCheck {
     text: String,
     answer: oneshot::Sender<Result<(), String>>,
-}
-
-pub(super) fn channel() -> (mpsc::Sender<ConfigCheck>, mpsc::Receiver<ConfigCheck>) {
-    mpsc::channel(PENDING_CHECKS)
 }
 
 /// Answers one request of an operator's.

@@ -8,14 +8,10 @@ const REMEMBERED_NETWORKS: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct EarlierNetworks {
     /// Each once, the latest last.
-    networks: Vec<IpNet>,
+    pub(super) networks: Vec<IpNet>,
 }
 
 impl EarlierNetworks {
-    pub(super) fn as_slice(&self) -> &[IpNet] {
-        &self.networks
-    }
-
     pub(super) fn remember(&mut self, networks: impl IntoIterator<Item = IpNet>) {
         for network in networks {
             self.networks.retain(|known| *known != network);
@@ -47,10 +43,10 @@ mod tests {
         for time in 0..10_000_u32 {
             earlier.remember([network((time % 2) as u8)]);
         }
-        assert_eq!(earlier.as_slice(), [network(0), network(1)], "each once");
+        assert_eq!(earlier.networks, [network(0), network(1)], "each once");
         (0..=u8::MAX).for_each(|number| earlier.remember([network(number)]));
-        assert_eq!(earlier.as_slice().len(), REMEMBERED_NETWORKS);
-        assert_eq!(earlier.as_slice().last(), Some(&network(u8::MAX)));
+        assert_eq!(earlier.networks.len(), REMEMBERED_NETWORKS);
+        assert_eq!(earlier.networks.last(), Some(&network(u8::MAX)));
     }
 
     #[test]
@@ -58,7 +54,7 @@ mod tests {
         let mut earlier = EarlierNetworks::default();
         earlier.remember([network(1), network(2)]);
         assert!(earlier.forget_if(|net| *net == network(1)));
-        assert_eq!(earlier.as_slice(), [network(2)]);
+        assert_eq!(earlier.networks, [network(2)]);
         assert!(!earlier.forget_if(|net| *net == network(1)));
     }
 }

@@ -92,7 +92,7 @@ pub(super) enum Action {
     /// Finds out what can be known without running or changing anything.
     ResolveHarmlessNeeds(Vec<Need>, ConfigCheck),
     /// Asks the store for this node's lease; [`Event::Lease`] has the outcome.
-    AskStore(LeaseJob),
+    AskStore(Box<LeaseJob>),
     /// Connections from the node's former addresses are dead.
     ReconnectStore,
     /// `is_expected`: the file was there, and it is worth a word if it is not.

@@ -5,14 +5,15 @@ use std::collections::{BTreeSet, VecDeque};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use flannel_backend::{Answers, DesiredState};
-use flannel_common::{Task, sleep_until};
+use flannel_common::{Task, send_if_changed, sleep_until};
 use flannel_entries::facts::Facts;
 use flannel_entries::kernel::Ownership;
 use flannel_metrics::Latency;
 use flannel_probe::Prober;
 use flannel_store::StoreEvent;
+use flannel_wanted::Importance;
 use tokio::sync::{mpsc, watch};
 
 use super::config_check::ConfigCheck;
@@ -22,9 +23,8 @@ use super::lease_task::LeaseTask;
 use super::network_conflicts::NetworkChanges;
 use super::now::Now;
 use super::requests::NodeNow;
-use super::rules::require_rules;
 use super::starting::{Membership, read_host};
-use super::{Daemon, Joined, Setup, former_config, identity, needs};
+use super::{Daemon, Setup, former_config, identity, needs};
 use crate::appliers::{Appliers, RULES, WatchedStatus};
 use crate::door::Question;
 use crate::link_holders_file::{LinkHoldersFile, LinkHoldersWriter};
@@ -56,40 +56,23 @@ struct Sources {
     checksum: Option<watch::Receiver<bool>>,
 }
 
-/// What the loop knows of a node, for who asks about it.
-pub(super) struct LoopParts {
-    pub(super) appliers: Appliers,
-    pub(super) store_to_kernel: Latency,
-}
-
 impl EventLoop {
-    /// `text`: the config of the network that was joined.
     pub(super) fn new(
         setup: Arc<Setup>,
         appliers: Appliers,
-        text: String,
         membership: Membership,
         show_node: watch::Sender<Option<Arc<NodeNow>>>,
         config_checks: mpsc::Receiver<ConfigCheck>,
     ) -> Self {
-        let Membership { answers, facts, host, network, own, lease_task, others } = membership;
+        let Membership { joined, facts, lease_task, cursor } = membership;
         let holders_file = LinkHoldersFile::new(&setup.options.data_dir, &setup.subnet_file);
         let sources = Sources {
-            store: setup.store.watch(others.cursor),
+            store: setup.store.watch(cursor),
             facts,
             status: appliers.watch_status(),
             config_checks,
             networks: setup.claims.changes(),
             checksum: setup.prober.as_ref().map(Prober::checksum_is_broken),
-        };
-        let joined = Joined {
-            text,
-            answers,
-            host,
-            network,
-            own,
-            others: others.leases,
-            holders: holders_file.read(),
         };
         Self {
             node: Daemon::new(setup, joined, find_spare_port, &Now::read()),
@@ -183,7 +166,7 @@ impl EventLoop {
         let setup = &self.node.setup;
         match action {
             Action::LookUpPaths { addresses, then } => {
-                let paths = self.appliers.kernel().lookup(addresses.clone()).await?;
+                let paths = self.appliers.kernel.lookup(addresses.clone()).await?;
                 return Ok(Some(Event::Paths(addresses.into_iter().zip(paths).collect(), then)));
             }
             Action::Replace { ownership, desired, peers } => {
@@ -191,7 +174,11 @@ impl EventLoop {
                 tracing::info!("Programmed {peers} peers: {status}");
             }
             Action::Update(changes) => drop(self.appliers.update(changes).await?),
-            Action::RequireRules => require_rules(&self.appliers)?,
+            Action::RequireRules => {
+                let problems = self.appliers.rules_status().problems;
+                let required = problems.iter().find(|it| it.importance == Importance::Required);
+                required.map_or(Ok(()), |problem| bail!("{problem}"))?;
+            }
             Action::BeginTrial { networks, wishes } => {
                 let appliers = self.appliers.clone();
                 let making = async move { appliers.make_beside(networks, wishes).await };
@@ -220,10 +207,13 @@ impl EventLoop {
             Action::KeepHolders(holders) => self.holders_writer.write(holders),
             Action::KeepConfig(text) => former_config::keep(&setup.subnet_file, &text),
             Action::ReadNextKey => {
-                return Ok(Some(Event::Key(KeyEvent::Next(wireguard_key::next()))));
+                return Ok(Some(Event::Key(KeyEvent::Next(wireguard_key::read_next(
+                    &wireguard_key::path(),
+                )))));
             }
             Action::AdoptNextKey => {
-                let adopted = wireguard_key::adopt_next().map_err(|error| error.to_string());
+                let adopted = wireguard_key::adopt_next(&wireguard_key::path())
+                    .map_err(|error| error.to_string());
                 return Ok(Some(Event::Key(KeyEvent::Adopted(adopted))));
             }
             Action::FindIncompletePeers => {
@@ -241,13 +231,7 @@ impl EventLoop {
                 }
             }
             Action::ShowNode(node) => {
-                self.show_node.send_if_modified(|shown| {
-                    let is_changed = shown.as_deref() != Some(&*node);
-                    if is_changed {
-                        *shown = Some(Arc::from(node));
-                    }
-                    is_changed
-                });
+                send_if_changed(&self.show_node, Some(Arc::from(node)));
             }
             Action::NoteLatency(begin) => self.store_to_kernel.since(begin),
             Action::TrimHeap => heap::trim(),
@@ -263,12 +247,9 @@ impl EventLoop {
     }
 
     fn answer(&mut self, question: Question) {
-        let parts = LoopParts {
-            appliers: self.appliers.clone(),
-            store_to_kernel: self.store_to_kernel.clone(),
-        };
         let status = self.node.without_trial(self.sources.status.now());
-        self.node.answer(question, parts, &status, &Now::read());
+        let (appliers, latency) = (self.appliers.clone(), &self.store_to_kernel);
+        self.node.answer(question, appliers, latency, &status, &Now::read());
     }
 }
 

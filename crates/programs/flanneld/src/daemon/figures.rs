@@ -2,12 +2,11 @@
 
 use flannel_backend::PeerProblem;
 use flannel_lease::{Expiry, FreeMap, Net, Pool, SubnetSource};
-use flannel_metrics::{Scrape, node};
+use flannel_metrics::{Latency, Scrape, node};
 use flannel_state::PeerCounts;
 use flannel_wanted::Status;
 
 use super::Daemon;
-use super::event_loop::LoopParts;
 use super::issues::SharedAddresses;
 use super::now::Now;
 use crate::appliers::Appliers;
@@ -26,12 +25,17 @@ struct PoolFigures {
 }
 
 impl Daemon {
-    pub(super) fn figures(&self, parts: LoopParts, status: &Status, now: &Now) -> Figures {
-        let LoopParts { appliers, store_to_kernel } = parts;
+    pub(super) fn figures(
+        &self,
+        appliers: Appliers,
+        store_to_kernel: &Latency,
+        status: &Status,
+        now: &Now,
+    ) -> Figures {
         let mut scrape = Scrape::default();
         let network = self.setup.report.network().as_str();
         let of = &[network];
-        let unusable = self.peers.unusable_by_kind();
+        let unusable = self.peers.unusable.count_by_kind();
         // Also those that are nobody's reason now: what is not there cannot be told from what is zero.
         for reason in PeerProblem::KINDS {
             let count = unusable.get(reason).copied().unwrap_or(0);
@@ -51,7 +55,7 @@ impl Daemon {
         }
         scrape.number(&node::HAZARDS, of, status.hazards.len() as f64);
         self.add_store(&mut scrape, of, now);
-        if let Expiry::At(end) = self.own.expiry() {
+        if let Expiry::At(end) = self.own.held.expiry {
             scrape.moment(&node::LEASE_END, of, end);
         }
         for (family, PoolFigures { size, free }) in self.pools() {
@@ -60,15 +64,15 @@ impl Daemon {
             scrape.number(&node::POOL_USED, of, (size - free) as f64);
             scrape.number(&node::POOL_FREE, of, free as f64);
         }
-        scrape.latency(&node::STORE_TO_KERNEL, of, &store_to_kernel);
-        let latencies = appliers.kernel().latencies();
+        scrape.latency(&node::STORE_TO_KERNEL, of, store_to_kernel);
+        let latencies = &appliers.kernel.latencies;
         scrape.latency(&node::RECONCILE, &[network, "change"], &latencies.change);
         scrape.latency(&node::RECONCILE, &[network, "everything"], &latencies.everything);
         Figures { scrape, peers: self.peers.counts(self.table.len()), appliers }
     }
 
     fn add_store(&self, scrape: &mut Scrape, of: &[&str], now: &Now) {
-        let (contact, is_up) = (self.setup.store.contact(), self.store_contact.is_up());
+        let (contact, is_up) = (self.setup.store.contact(), self.store_contact.lost.is_none());
         scrape.is(&node::STORE_UP, of, is_up);
         scrape.count(&node::WATCH_RESTARTS, of, contact.as_ref().map_or(0, |it| it.restarts()));
         // A store that is a part of this process answers as long as we do.
@@ -80,9 +84,8 @@ impl Daemon {
 
     fn pools(&self) -> Vec<(&'static str, PoolFigures)> {
         let config = self.network.config();
-        let subnets = || self.table.iter().map(|(subnet, _)| *subnet).chain([self.own.subnet()]);
-        let v4 = || subnets().filter_map(|subnet| subnet.v4());
-        let v6 = || subnets().filter_map(|subnet| subnet.v6());
+        let v4 = || self.subnets().filter_map(|subnet| subnet.v4());
+        let v6 = || self.subnets().filter_map(|subnet| subnet.v6());
         let v4 = pool(config.v4.as_ref()).map(|pool| ("ipv4", figures_of(pool, v4)));
         let v6 = pool(config.v6.as_ref()).map(|pool| ("ipv6", figures_of(pool, v6)));
         v4.into_iter().chain(v6).collect()

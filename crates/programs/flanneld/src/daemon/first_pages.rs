@@ -37,7 +37,7 @@ impl<'a> FirstPages<'a> {
     ) -> Option<Self> {
         let devices = network.devices();
         let bare = !devices.is_empty() && devices.iter().all(|it| facts.interface(*it).is_none());
-        (bare && !network.wants_paths()).then(|| {
+        (bare && !network.backend.wants_paths()).then(|| {
             let file = LinkHoldersFile::new(&setup.options.data_dir, &setup.subnet_file);
             Self { setup, appliers, network, facts, remembered: file.read() }
         })

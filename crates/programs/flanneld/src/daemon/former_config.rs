@@ -36,7 +36,7 @@ pub(super) async fn join_as_before(
     appliers: &Appliers,
     text: &str,
     config: &NetworkConfig,
-) -> Option<(String, Membership)> {
+) -> Option<Membership> {
     let former = state_file::read(&path(&setup.subnet_file), LARGEST_CONFIG).ok()??;
     if former == text {
         return None;
@@ -49,9 +49,10 @@ pub(super) async fn join_as_before(
         return None;
     }
     let answers = needs::find_out(judged.backend.needs()).await.ok()?;
-    let membership = Membership::try_join(setup, appliers, judged.config, answers).await.ok()?;
+    let joined =
+        Membership::try_join(setup, appliers, former, judged.config, answers).await.ok()?;
     tracing::info!(
         "The network config has changed since this node ran: starting with the former one"
     );
-    Some((former, membership))
+    Some(joined)
 }

@@ -203,7 +203,7 @@ pub(super) fn taken_identities(
 ) -> Vec<(LinkIdentity, Subnet)> {
     let claim = |identity: &LinkIdentity, stored: &StoredLease| IdentityClaim {
         subnet: stored.lease.subnet,
-        is_derived: network.is_derived(identity, &stored.lease.attrs),
+        is_derived: network.backend.is_derived(identity, &stored.lease.attrs),
         since: stored.since,
     };
     let mut taken = Vec::new();

@@ -77,7 +77,7 @@ impl Daemon {
     fn duplicates(&self, shared: &SharedAddresses) -> Vec<Finding> {
         let addresses = shared.iter().map(|(ip, subnets)| self.shared_address(*ip, subnets));
         let mut links: BTreeMap<LinkIdentity, Vec<Subnet>> = BTreeMap::new();
-        for (subnet, problem) in self.peers.unusable() {
+        for (subnet, problem) in self.peers.unusable.iter() {
             if let PeerProblem::IdentityTaken { identity, holder, .. } = problem {
                 links.entry(*identity).or_insert_with(|| vec![*holder]).push(*subnet);
             }
@@ -100,7 +100,7 @@ impl Daemon {
 
     fn unusable_peers(&self, shared: &SharedAddresses) -> Vec<Finding> {
         let mut issues = Vec::new();
-        for (subnet, problem) in self.peers.unusable() {
+        for (subnet, problem) in self.peers.unusable.iter() {
             let attrs = self.table.get(subnet);
             let told = attrs
                 .is_some_and(|attrs| attrs.public_addresses().any(|ip| shared.contains_key(&ip)));
@@ -172,7 +172,7 @@ impl Daemon {
     }
 
     fn store_away(&self) -> Option<Finding> {
-        let why = self.store_contact.why_lost()?;
+        let why = self.store_contact.lost.as_deref()?;
         let finding = Finding::broken(
             Layer::Store,
             self.setup.store.description(),

@@ -12,7 +12,7 @@ use flannel_common::PrivateKey;
 
 use super::Daemon;
 use super::event::Action;
-use super::network::{JoinedNetwork, NetworkError, OnLan};
+use super::network::{JoinedNetwork, OnLan};
 use super::now::Now;
 
 /// Pause between two looks for a new key.
@@ -154,7 +154,7 @@ impl KeyRotation {
 impl Daemon {
     /// Hands an event to the rotation of this node's key, if its network has one.
     pub(super) fn rotate_key(&mut self, event: KeyEvent, now: &Now) {
-        let Some(current) = self.network.answers().private_key.clone() else {
+        let Some(current) = self.network.node.answers.private_key.clone() else {
             self.key_rotation = KeyRotation::default();
             return;
         };
@@ -173,15 +173,15 @@ impl Daemon {
             }
             Some(KeyAction::Adopt { is_new }) => {
                 if is_new {
-                    self.config.answers = self.network.answers().clone();
+                    self.config.answers = self.network.node.answers.clone();
                 }
                 self.act(Action::AdoptNextKey);
             }
         }
     }
 
-    fn replace_key(&mut self, key: PrivateKey, now: &Now) -> Result<(), NetworkError> {
-        let mut answers = self.network.answers().clone();
+    fn replace_key(&mut self, key: PrivateKey, now: &Now) -> anyhow::Result<()> {
+        let mut answers = self.network.node.answers.clone();
         answers.private_key = Some(key);
         let config = self.network.config().clone();
         self.network = JoinedNetwork::new(&self.setup, config, answers, &self.host, OnLan::Warn)?;

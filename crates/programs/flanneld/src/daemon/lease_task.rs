@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flannel_backend::LinkIdentity;
-use flannel_common::{Backoff, Mac, Task, Throttle, Tries};
+use flannel_common::{Backoff, Task, Throttle, Tries};
 use flannel_entries::facts::Facts;
 use flannel_lease::{Claimant, Lease, LeaseAttrs, Subnet, SubnetOrigin, same_node};
 use flannel_store::{Acquired, Held, Recalled, Snapshot, StoreError};
@@ -18,27 +18,23 @@ use super::identity::{self, FormerLease, Identity};
 use super::network::JoinedNetwork;
 use super::now::Now;
 use super::own_lease::OwnLease;
-use super::timing::{ASSIGNMENT_POLL, ASSIGNMENT_REMINDER};
 use crate::appliers::Appliers;
 use crate::link_holders_file::LinkHoldersFile;
 use crate::readiness::Readiness;
 
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+/// Between two looks for a subnet that is yet to be assigned to this node.
+const ASSIGNMENT_POLL: Duration = Duration::from_secs(2);
+/// How often the log says that it is not.
+const ASSIGNMENT_REMINDER: Duration = Duration::from_secs(60);
 
 /// What is to be asked of the store.
 #[derive(Debug, PartialEq)]
 pub(super) enum LeaseRequest {
     /// Gives the lease its full life again, with these attributes.
-    Renew(Box<Renewal>),
+    Renew { held: Box<Held>, attrs: Box<LeaseAttrs>, timeout: Option<Duration> },
     /// Takes the lease back, or another one: this one if it can be had.
     Reclaim { previous: Option<Subnet> },
-}
-
-#[derive(Debug, PartialEq)]
-pub(super) struct Renewal {
-    pub(super) held: Held,
-    pub(super) attrs: LeaseAttrs,
-    pub(super) timeout: Option<Duration>,
 }
 
 /// What came of a request.
@@ -66,29 +62,16 @@ pub(super) enum ClaimError {
 }
 
 pub(super) struct LeaseTask {
-    requests: mpsc::UnboundedSender<LeaseJob>,
+    requests: mpsc::UnboundedSender<Box<LeaseJob>>,
     outcomes: mpsc::UnboundedReceiver<LeaseOutcome>,
     _task: Task,
 }
 
-/// A request with what it needs to know of the node at that moment.
-pub(super) enum LeaseJob {
-    Renew { renewal: Box<Renewal>, card: Option<Mac> },
-    Reclaim { previous: Option<Subnet>, network: Box<JoinedNetwork>, facts: Arc<Facts> },
-}
-
-impl LeaseJob {
-    pub(super) fn new(request: LeaseRequest, network: &JoinedNetwork, facts: &Arc<Facts>) -> Self {
-        match request {
-            LeaseRequest::Renew(renewal) => {
-                Self::Renew { renewal, card: identity::card(network, facts) }
-            }
-            LeaseRequest::Reclaim { previous } => {
-                let network = Box::new(network.clone());
-                Self::Reclaim { previous, network, facts: facts.clone() }
-            }
-        }
-    }
+/// A request, and the node at that moment.
+pub(super) struct LeaseJob {
+    pub(super) request: LeaseRequest,
+    pub(super) network: JoinedNetwork,
+    pub(super) facts: Arc<Facts>,
 }
 
 impl LeaseTask {
@@ -120,23 +103,19 @@ impl LeaseTask {
             let pause = retry.pause_after(&error, Instant::now());
             tokio::time::sleep(pause).await;
         };
-        retry.succeeded();
+        retry.backoff.reset();
         let Acquired { held, snapshot } = acquired;
         let given_up = previous.filter(|it| !network.config().accepts(it));
         let margin = setup.options.renew_margin;
         let own = OwnLease::new(held, given_up, margin, retry, rng, &Now::read());
-        (Self::start(setup.clone(), identity), own, snapshot)
-    }
-
-    fn start(setup: Arc<Setup>, identity: Identity) -> Self {
         let (requests, jobs) = mpsc::unbounded_channel();
         let (tell, outcomes) = mpsc::unbounded_channel();
-        let task = Task::spawn("own-lease", carry_out(setup, identity, jobs, tell));
-        Self { requests, outcomes, _task: task }
+        let task = Task::spawn("own-lease", carry_out(setup.clone(), identity, jobs, tell));
+        (Self { requests, outcomes, _task: task }, own, snapshot)
     }
 
     /// Begins a request. The outcome of each comes before the next is carried out.
-    pub(super) fn begin(&self, job: LeaseJob) {
+    pub(super) fn begin(&self, job: Box<LeaseJob>) {
         // Were the task gone, waiting for the outcome would tell.
         let _ = self.requests.send(job);
     }
@@ -150,19 +129,20 @@ impl LeaseTask {
 async fn carry_out(
     setup: Arc<Setup>,
     mut identity: Identity,
-    mut jobs: mpsc::UnboundedReceiver<LeaseJob>,
+    mut jobs: mpsc::UnboundedReceiver<Box<LeaseJob>>,
     tell: mpsc::UnboundedSender<LeaseOutcome>,
 ) {
     while let Some(job) = jobs.recv().await {
-        let outcome = match job {
-            LeaseJob::Renew { renewal, card } => {
-                let renewed = renew(&setup, &renewal).await;
+        let LeaseJob { request, network, facts } = *job;
+        let outcome = match request {
+            LeaseRequest::Renew { held, attrs, timeout } => {
+                let renewed = renew(&setup, &held, &attrs, timeout).await;
                 if let Ok(held) = &renewed {
-                    identity.note(held, card);
+                    identity.note(held, identity::card(&network, &facts));
                 }
                 LeaseOutcome::Renewed(renewed)
             }
-            LeaseJob::Reclaim { previous, network, facts } => {
+            LeaseRequest::Reclaim { previous } => {
                 let claimed =
                     claim(&mut identity, &setup, &network, &facts, previous, Start::Later).await;
                 LeaseOutcome::Reclaimed(claimed.map(|acquired| acquired.held))
@@ -174,10 +154,14 @@ async fn carry_out(
     }
 }
 
-async fn renew(setup: &Setup, renewal: &Renewal) -> Result<Held, RenewError> {
-    let Renewal { held, attrs, timeout } = renewal;
+async fn renew(
+    setup: &Setup,
+    held: &Held,
+    attrs: &LeaseAttrs,
+    timeout: Option<Duration>,
+) -> Result<Held, RenewError> {
     let renewed = setup.store.renew(held, attrs);
-    let Some(timeout) = *timeout else { return Ok(renewed.await?) };
+    let Some(timeout) = timeout else { return Ok(renewed.await?) };
     match tokio::time::timeout(timeout, renewed).await {
         Ok(renewed) => Ok(renewed?),
         Err(_) => Err(RenewError::Timeout(timeout)),
@@ -194,10 +178,6 @@ pub(super) struct ClaimRetry {
 impl ClaimRetry {
     pub(super) fn new(rng: fastrand::Rng) -> Self {
         Self { backoff: RETRY.tries(rng), reminder: Throttle::new(ASSIGNMENT_REMINDER) }
-    }
-
-    pub(super) fn succeeded(&mut self) {
-        self.backoff.reset();
     }
 
     /// Logs why there is no lease. Returns how long to wait before the next try. While a subnet is still to be assigned it
@@ -320,7 +300,7 @@ impl ClaimContext<'_> {
             if !has_come
                 || is_own
                 || !same_node(network.config(), now, &lease.attrs)
-                || assigned && !network.may_be_own(lease)
+                || assigned && !network.backend.is_own(&network.node, lease)
                 || self.identity.proves_own(network, facts, now, stored)
             {
                 continue;

@@ -40,15 +40,12 @@ mod peers;
 mod pod_bridge;
 mod probing;
 mod programming;
-mod public_addresses;
 mod readiness;
 mod requests;
-mod rules;
 mod starting;
 mod state_report;
 mod store_report;
 mod subnet_file;
-mod timing;
 mod trace;
 mod unusable_peers;
 
@@ -57,14 +54,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use flannel_backend::{Answers, PrivilegePolicy};
+use flannel_backend::PrivilegePolicy;
 use flannel_common::{IfName, run_if_any};
 use flannel_lease::{LeaseTable, Subnet, SubnetFile};
 use flannel_node::options::Options;
 use flannel_probe::Prober;
 use flannel_store::{AnnouncedSince, NodeStore, StoreEvent, StoredLease};
 use flannel_wanted::Status;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use crate::appliers::Appliers;
 use crate::readiness::Report;
@@ -112,7 +109,7 @@ pub async fn run(setup: Setup, appliers: Appliers, mut stopping: Stopping) -> an
     let (store, readiness) = (setup.store.clone(), setup.report.watch_readiness());
     let prober = setup.prober.clone();
     let (show_node, node) = watch::channel(None);
-    let (config_checks, checks) = config_check::channel();
+    let (config_checks, checks) = mpsc::channel(config_check::PENDING_CHECKS);
     let context = RequestContext {
         store: store.clone(),
         prober: prober.clone(),
@@ -168,7 +165,6 @@ struct Daemon {
 struct Joined {
     /// The config of that network.
     text: String,
-    answers: Answers,
     host: HostFacts,
     network: JoinedNetwork,
     own: OwnLease,
@@ -179,7 +175,7 @@ struct Joined {
 
 impl Daemon {
     fn new(setup: Arc<Setup>, joined: Joined, spare_port: fn() -> u16, now: &Now) -> Self {
-        let Joined { text, answers, host, network, own, others, holders } = joined;
+        let Joined { text, host, network, own, others, holders } = joined;
         let mut table = LeaseTable::new();
         table.set_own(Some(own.subnet()));
         let arrived = announced_since(&others);
@@ -190,14 +186,14 @@ impl Daemon {
         let mut earlier = EarlierNetworks::default();
         earlier.remember(setup.previous.all_networks());
         Self {
-            config: ConfigState::new(text, answers, setup.seed, now),
+            config: ConfigState::new(text, network.node.answers.clone(), setup.seed, now),
             network,
             host,
             own,
             table,
             peers,
             pod_links: Vec::new(),
-            store_contact: StoreContact::found(now),
+            store_contact: StoreContact { since: now.time, lost: None },
             earlier,
             remarks: Vec::new(),
             subnet_file: SubnetFileSchedule::new(now),
@@ -247,17 +243,17 @@ impl Daemon {
 
     /// When the next [`Event::Timer`] is due.
     fn next_wake(&self, now: &Now) -> Option<Instant> {
-        let key = self.network.answers().private_key.as_ref();
+        let key = self.network.node.answers.private_key.as_ref();
         let wakes = [
             self.own.next_wake(now),
             self.peers.next_wake(),
             self.config.next_wake(),
-            self.completeness.next_wake(),
+            self.completeness.due,
             self.readiness.next_wake(now),
             self.heap_trims.next_wake(),
-            Some(self.subnet_file.next_wake()),
+            Some(self.subnet_file.due),
             key.and_then(|_| self.key_rotation.next_wake(now)),
-            self.peers.next_holder_write(),
+            self.peers.link_holders.next_write(),
         ];
         wakes.into_iter().flatten().min()
     }
@@ -331,11 +327,11 @@ impl Daemon {
                         event = "store-lost",
                         "The store is unreachable: {why}; traffic goes on with the peers known so far"
                     );
-                    self.store_contact = StoreContact::lost(why, now);
+                    self.store_contact = StoreContact { since: now.time, lost: Some(why) };
                 }
                 StoreEvent::Up => {
                     tracing::info!(event = "store-found", "The store is reachable again");
-                    self.store_contact = StoreContact::found(now);
+                    self.store_contact = StoreContact { since: now.time, lost: None };
                 }
             }
         }

@@ -28,7 +28,9 @@ pub(super) async fn find_out(needs: Vec<Need>) -> Result<Answers, String> {
                 tracing::info!("Ran {name}: {} bytes of output", output.len());
                 answers.outputs.push((command, output));
             }
-            Need::WireguardKey => answers.private_key = Some(wireguard_key::read_or_make()?),
+            Need::WireguardKey => {
+                answers.private_key = Some(wireguard_key::read_or_make(&wireguard_key::path())?)
+            }
             Need::CloudNode(query) => {
                 let node =
                     flannel_cloud::query_node(&query).await.map_err(|error| error.to_string())?;
@@ -45,8 +47,7 @@ pub(super) async fn find_out(needs: Vec<Need>) -> Result<Answers, String> {
                 answers.public_port = wireguard_by::public_port()?;
             }
             Need::SecretFile(file) => {
-                let secret = secret_file::read(&file)?;
-                answers.secret = Some((file, secret));
+                answers.secret = Some((file.clone(), secret_file::read(&file)?));
             }
         }
     }
@@ -66,8 +67,7 @@ pub(super) fn find_out_harmlessly(needs: Vec<Need>) -> Result<Option<Answers>, S
                 answers.private_key = Some(PrivateKey::from_random(bytes));
             }
             Need::SecretFile(file) => {
-                let secret = secret_file::read(&file)?;
-                answers.secret = Some((file, secret));
+                answers.secret = Some((file.clone(), secret_file::read(&file)?));
             }
             Need::WireguardBy => {
                 answers.wireguard_by = Some(wireguard_by::find_out()?);

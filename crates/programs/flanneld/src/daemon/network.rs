@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use anyhow::{anyhow, bail};
 use flannel_backend::{
     Answers, Backend, Connected, Encapsulation, LanOverlap, LinkIdentity, Node, NodeMemory,
     OverlapKind, Stack, Underlay, Wishes,
@@ -11,18 +12,15 @@ use flannel_backend::{
 use flannel_common::{Family, IfName, Throttle};
 use flannel_entries::facts::{Facts, Path};
 use flannel_entries::kernel::{Blackhole, Entry, Ownership};
-use flannel_entries::rules::TrafficRules;
 use flannel_lease::{
     Lease, LeaseAttrs, NetworkConfig, Subnet, UnusableAddress, check_public_address,
 };
 use flannel_node::iface;
-use flannel_node::options::{self, Options};
-use flannel_node::wanted_rules::wanted_rules;
+use flannel_node::options::Options;
 use flannel_state::{Finding, Layer};
 use ipnet::IpNet;
 
 use super::Setup;
-use super::network_conflicts::Conflict;
 use super::now::Now;
 
 /// Above any route that leads somewhere: the pods' own bridge always wins.
@@ -31,17 +29,16 @@ const REMINDER: Duration = Duration::from_secs(60);
 
 #[derive(Clone)]
 pub(super) struct JoinedNetwork {
-    backend: Arc<dyn Backend>,
-    node: Node,
+    pub(super) backend: Arc<dyn Backend>,
+    pub(super) node: Node,
     /// Subnets of pods may come from the nodes' own LAN.
     lan: Option<LanOverlap>,
     routing_version: u64,
     /// Why the interface cannot be used as it is.
-    lost: Option<LostInterface>,
+    pub(super) lost: Option<LostInterface>,
     reminder: Throttle,
 }
 
-/// What the kernel says of this node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HostFacts {
     pub(super) facts: Arc<Facts>,
@@ -72,25 +69,9 @@ impl OnLan {
 
 /// An interface that is not there as it was, while what was set up for it stays.
 #[derive(Clone)]
-struct LostInterface {
-    why: String,
-    since: SystemTime,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub(super) enum NetworkError {
-    #[error(transparent)]
-    Backend(#[from] flannel_backend::BackendError),
-    #[error("{0}")]
-    Underlay(#[from] iface::SelectError),
-    #[error("{error}; or use vxlan or wireguard, which need only {has}, while {kind} needs more")]
-    OtherFamily { error: iface::SelectError, kind: &'static str, has: Family },
-    #[error("{0} has only link-local addresses left in a family that is in use")]
-    LocalOnly(IfName),
-    #[error(transparent)]
-    Lan(#[from] LanOverlap),
-    #[error(transparent)]
-    Conflict(#[from] Conflict),
+pub(super) struct LostInterface {
+    pub(super) why: String,
+    pub(super) since: SystemTime,
 }
 
 /// Names the backends that could do with the interface that there is, if this one cannot.
@@ -99,19 +80,14 @@ fn suggest_another(
     backend: &dyn Backend,
     config: &NetworkConfig,
     select: impl Fn(Stack) -> Result<Underlay, iface::SelectError>,
-) -> NetworkError {
+) -> anyhow::Error {
     let tried = backend.underlays(config);
     let other = [Stack::V4, Stack::V6]
         .into_iter()
         .find(|other| !tried.contains(other) && select(*other).is_ok());
-    match other {
-        Some(other) => NetworkError::OtherFamily {
-            error,
-            kind: backend.kind(),
-            has: if other.v4 { Family::V4 } else { Family::V6 },
-        },
-        None => error.into(),
-    }
+    let Some(other) = other else { return error.into() };
+    let (kind, has) = (backend.kind(), if other.v4 { Family::V4 } else { Family::V6 });
+    anyhow!("{error}; or use vxlan or wireguard, which need only {has}, while {kind} needs more")
 }
 
 impl JoinedNetwork {
@@ -122,7 +98,7 @@ impl JoinedNetwork {
         answers: Answers,
         host: &HostFacts,
         on_lan: OnLan,
-    ) -> Result<Self, NetworkError> {
+    ) -> anyhow::Result<Self> {
         let network = Self::unclaimed(setup, config, answers, host, on_lan)?;
         setup.claims.take(setup.report.network(), &network.networks(), &network.devices())?;
         Ok(network)
@@ -135,7 +111,7 @@ impl JoinedNetwork {
         answers: Answers,
         host: &HostFacts,
         on_lan: OnLan,
-    ) -> Result<Self, NetworkError> {
+    ) -> anyhow::Result<Self> {
         let backend: Arc<dyn Backend> = flannel_backend::create(&config.backend)?.into();
         let HostFacts { facts, path } = host;
         let selection = &setup.options.underlay;
@@ -170,20 +146,19 @@ impl JoinedNetwork {
 
     /// Refuses the fall from an address that everybody can use to one of the link alone: a card that
     /// goes down and up has that one before it is given others.
-    pub(super) fn is_no_worse_than(&self, before: &Underlay) -> Result<(), NetworkError> {
+    pub(super) fn check_no_worse_than(&self, before: &Underlay) -> anyhow::Result<()> {
         let now = self.underlay();
         let v4 = |underlay: &Underlay| underlay.v4.is_some_and(|ip| ip.is_link_local());
         let v6 = |underlay: &Underlay| underlay.v6.is_some_and(|ip| ip.is_unicast_link_local());
         if v4(now) && !v4(before) || v6(now) && !v6(before) {
-            return Err(NetworkError::LocalOnly(now.link));
+            bail!("{} has only link-local addresses left in a family that is in use", now.link);
         }
         let uses = Stack::of(&self.node.network);
-        let gone = [
-            (uses.v4 && before.v4.is_some() && now.v4.is_none(), Family::V4),
-            (uses.v6 && before.v6.is_some() && now.v6.is_none(), Family::V6),
-        ];
-        match gone.into_iter().find(|(gone, _)| *gone) {
-            Some((_, family)) => {
+        let has =
+            |it: &Underlay, family| it.addresses().into_iter().any(|ip| Family::of(ip) == family);
+        let gone = |it: &Family| uses.has(*it) && has(before, *it) && !has(now, *it);
+        match Family::BOTH.into_iter().find(gone) {
+            Some(family) => {
                 Err(iface::SelectError::NoUsableAddress { link: now.link, family }.into())
             }
             None => Ok(()),
@@ -192,11 +167,6 @@ impl JoinedNetwork {
 
     pub(super) fn config(&self) -> &NetworkConfig {
         &self.node.network
-    }
-
-    /// What was found out for the backend.
-    pub(super) fn answers(&self) -> &Answers {
-        &self.node.answers
     }
 
     pub(super) fn underlay(&self) -> &Underlay {
@@ -215,37 +185,12 @@ impl JoinedNetwork {
         }
     }
 
-    /// How that was found, in words.
-    pub(super) fn mtu_why(&self) -> String {
-        self.backend.mtu_why(&self.node)
-    }
-
-    /// What is around pods' packets between nodes, in bytes.
-    pub(super) fn overhead(&self) -> u32 {
-        self.backend.overhead(&self.node)
-    }
-
     pub(super) fn networks(&self) -> Vec<IpNet> {
         self.node.network.networks().collect()
     }
 
     pub(super) fn encapsulation(&self) -> Encapsulation {
         self.backend.encapsulation(Stack::of(&self.node.network))
-    }
-
-    /// The traffic rules of this node.
-    pub(super) fn wanted_rules(
-        &self,
-        wishes: &options::Traffic,
-        subnet: Subnet,
-        pod_links: &[IfName],
-    ) -> Vec<TrafficRules> {
-        wanted_rules(wishes, &*self.backend, &self.node, subnet, pod_links).entries()
-    }
-
-    /// What the card or its driver makes of checksums is not to be relied on any more.
-    pub(super) fn set_checksums_broken(&mut self) {
-        self.node.answers.checksum_is_broken = true;
     }
 
     /// The devices that are wholly ours.
@@ -314,8 +259,8 @@ impl JoinedNetwork {
         tracing::info!(event = "interface-chosen", "Interface {link}: {why}; MTU {mtu}");
     }
 
-    /// The interface is not there as it was: what is programmed stays until there is a better answer.
-    pub(super) fn lost(&mut self, error: &NetworkError, now: &Now) {
+    /// Keeps what is programmed for an interface that is not there as it was, until there is a better answer.
+    pub(super) fn lost(&mut self, error: &anyhow::Error, now: &Now) {
         let why = format!("{error}; keeping what was set up for {}", self.underlay().link);
         let is_news = self.lost.as_ref().is_none_or(|lost| lost.why != why);
         if is_news || self.reminder.pass(now.instant).is_some() {
@@ -351,16 +296,6 @@ impl JoinedNetwork {
         } else {
             flannel_backend::link_identities(announced)
         }
-    }
-
-    /// Whether a lease has `identity` by its own address.
-    pub(super) fn is_derived(&self, identity: &LinkIdentity, announced: &LeaseAttrs) -> bool {
-        self.backend.is_derived(identity, announced)
-    }
-
-    /// Whether a lease with this node's address may be this node's own.
-    pub(super) fn may_be_own(&self, lease: &Lease) -> bool {
-        self.backend.is_own(&self.node, lease)
     }
 
     /// The same, and nothing of what others were known by first.
@@ -408,7 +343,7 @@ impl JoinedNetwork {
         &self,
         peers: impl Iterator<Item = (&'a Subnet, &'a LeaseAttrs)>,
     ) -> Vec<IpAddr> {
-        if !self.wants_paths() {
+        if !self.backend.wants_paths() {
             return Vec::new();
         }
         peers.flat_map(|(_, attrs)| attrs.public_addresses()).collect()
@@ -428,12 +363,7 @@ impl JoinedNetwork {
     pub(super) fn wants_paths_again(&mut self, facts: &Facts) -> bool {
         let changed = self.routing_version != facts.routing_version;
         self.routing_version = facts.routing_version;
-        changed && self.wants_paths()
-    }
-
-    /// Whether it must be looked up how peers are reached.
-    pub(super) fn wants_paths(&self) -> bool {
-        self.backend.wants_paths()
+        changed && self.backend.wants_paths()
     }
 
     /// What is to be said of how this node takes the config.
@@ -456,10 +386,5 @@ impl JoinedNetwork {
         });
         let lan = self.lan.as_ref().map(ToString::to_string);
         self.backend.remarks(&self.node).into_iter().chain(lan).chain(unusable).collect()
-    }
-
-    /// What is wrong with the interface, though packets pass all the same, and since when.
-    pub(super) fn lost_interface(&self) -> Option<(&str, SystemTime)> {
-        self.lost.as_ref().map(|lost| (lost.why.as_str(), lost.since))
     }
 }

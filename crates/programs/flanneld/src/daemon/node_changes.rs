@@ -18,10 +18,10 @@ use super::peers;
 impl Daemon {
     pub(super) fn on_facts(&mut self, host: HostFacts, now: &Now) {
         self.host = host;
-        let (config, answers) = (self.network.config().clone(), self.network.answers().clone());
+        let (config, answers) = (self.network.config().clone(), self.network.node.answers.clone());
         let network = JoinedNetwork::new(&self.setup, config, answers, &self.host, OnLan::Warn);
         let network = network.and_then(|network| {
-            network.is_no_worse_than(self.network.underlay())?;
+            network.check_no_worse_than(self.network.underlay())?;
             Ok(network)
         });
         let network = match network {
@@ -51,7 +51,7 @@ impl Daemon {
         }
         self.network.found();
         let connected = self.network.reconnect(network);
-        if self.are_rules_outdated() {
+        if self.current_pod_links() != self.pod_links {
             self.renew_rules();
         }
         let again = self.network.wants_paths_again(&self.host.facts);
@@ -103,7 +103,8 @@ impl Daemon {
     /// Begins what is to be asked of the store about this node's lease now.
     pub(super) fn ask_for_lease(&mut self, now: &Now) {
         if let Some(request) = self.own.next_request(self.network.config(), now) {
-            self.act(Action::AskStore(LeaseJob::new(request, &self.network, &self.host.facts)));
+            let (network, facts) = (self.network.clone(), self.host.facts.clone());
+            self.act(Action::AskStore(Box::new(LeaseJob { request, network, facts })));
         }
     }
 

@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::event::{Action, Event};
 use super::key_rotation::KeyEvent;
-use super::lease_task::{ClaimRetry, LeaseJob, LeaseOutcome, RenewError};
+use super::lease_task::{ClaimRetry, LeaseOutcome, LeaseRequest, RenewError};
 use super::network::{HostFacts, JoinedNetwork, OnLan};
 use super::now::Now;
 use super::own_lease::OwnLease;
@@ -176,7 +176,7 @@ impl TestNode {
             answers.private_key = Some(key(1));
             answers.wireguard_by = Some(WireguardBy::Kernel);
         }
-        let network = JoinedNetwork::new(&setup, config, answers.clone(), &host, OnLan::Refuse);
+        let network = JoinedNetwork::new(&setup, config, answers, &host, OnLan::Refuse);
         let network = network.expect("it can be used");
         let attrs = network.attrs(None, &host.facts, &setup);
         let subnet = "10.1.1.0-24".parse().expect("a subnet");
@@ -186,7 +186,6 @@ impl TestNode {
         let own = OwnLease::new(held, None, margin, retry, rng(), &now);
         let joined = Joined {
             text: text.to_owned(),
-            answers,
             host,
             network,
             own,
@@ -232,10 +231,13 @@ impl TestNode {
                 self.trials += 1;
                 Some(Event::TrialEnded(self.trial_outcome.clone()))
             }
-            Action::AskStore(LeaseJob::Renew { renewal, .. }) => {
+            Action::AskStore(job) => {
+                let LeaseRequest::Renew { held: before, attrs, .. } = job.request else {
+                    return None;
+                };
                 let since = self.now.instant - self.begin.instant;
-                self.renewals.push((since, renewal.attrs.clone()));
-                let lease = Lease { subnet: renewal.held.lease.subnet, attrs: renewal.attrs };
+                self.renewals.push((since, (*attrs).clone()));
+                let lease = Lease { subnet: before.lease.subnet, attrs: *attrs };
                 let renewed = match self.store_answers {
                     true => Ok(held(lease, 2, &self.now)),
                     false => Err(RenewError::Timeout(15 * SECOND)),
@@ -282,7 +284,7 @@ impl TestNode {
     }
 
     fn key(&self) -> Option<&PrivateKey> {
-        self.daemon.network.answers().private_key.as_ref()
+        self.daemon.network.node.answers.private_key.as_ref()
     }
 
     fn backend(&self) -> &str {

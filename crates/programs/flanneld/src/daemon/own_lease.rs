@@ -8,7 +8,7 @@ use flannel_lease::{Expiry, LEASE_TTL, Lease, LeaseAttrs, NetworkConfig, Subnet,
 use flannel_store::{Held, StoreError, StoredLease};
 
 use super::identity;
-use super::lease_task::{ClaimError, ClaimRetry, LeaseOutcome, LeaseRequest, RenewError, Renewal};
+use super::lease_task::{ClaimError, ClaimRetry, LeaseOutcome, LeaseRequest, RenewError};
 use super::now::{Now, Uptime};
 use super::state_report::moment;
 
@@ -31,9 +31,9 @@ pub(super) struct OwnLease {
     /// The lease as this node is to be announced. The store may not know of it yet.
     lease: Lease,
     /// The lease as the store is known to have it.
-    held: Held,
+    pub(super) held: Held,
     /// Subnets that it had before and the network config had no place for, the latest last.
-    former: Vec<Subnet>,
+    pub(super) former: Vec<Subnet>,
     /// When to renew; `None` for a reservation.
     renew_at: Option<Uptime>,
     renew_margin: Duration,
@@ -45,8 +45,8 @@ pub(super) struct OwnLease {
     tentative: Option<LeaseAttrs>,
     pending: Option<Pending>,
     heard: HeardMeanwhile,
-    /// The subnet is another node's by now, and none is free.
-    is_anothers: bool,
+    /// The subnet is another node's by now, and none is free: no pod may get an address of it.
+    pub(super) is_anothers: bool,
     last_reclaim: Option<Instant>,
     /// What was last wrong with it, and until when that still counts.
     last_problem: Option<(String, Instant)>,
@@ -122,31 +122,14 @@ impl OwnLease {
         self.lease.subnet
     }
 
-    /// Subnets that this node had to leave for a network config that had no place for them.
-    pub(super) fn former(&self) -> &[Subnet] {
-        &self.former
-    }
-
-    pub(super) fn expiry(&self) -> Expiry {
-        self.held.expiry
-    }
-
     /// Why it cannot be relied upon that this node's subnet is its own.
     pub(super) fn contest(&self, now: Instant) -> Option<String> {
         let (what, until) = self.last_problem.as_ref()?;
         let fight = now < *until;
-        let fix = if fight {
-            "; if two nodes announce one address, give each its own --public-ip"
-        } else {
-            ""
-        };
+        let advice = "; if two nodes announce one address, give each its own --public-ip";
+        let fix = if fight { advice } else { "" };
         (fight || self.reclaim_at.is_some())
             .then(|| format!("this node's lease {} {what}{fix}", self.subnet()))
-    }
-
-    /// Another node has this node's subnet, and no pod may get an address of it.
-    pub(super) fn is_anothers(&self) -> bool {
-        self.is_anothers
     }
 
     // --- what the store says about it ---------------------------------------------------------
@@ -314,7 +297,7 @@ impl OwnLease {
     fn renew(&mut self, kind: RenewalKind, attrs: LeaseAttrs) -> LeaseRequest {
         self.pending = Some(Pending::Renewal(kind, attrs.clone()));
         let timeout = (kind == RenewalKind::Tentative).then_some(TENTATIVE_TIMEOUT);
-        LeaseRequest::Renew(Box::new(Renewal { held: self.held.clone(), attrs, timeout }))
+        LeaseRequest::Renew { held: self.held.clone().into(), attrs: attrs.into(), timeout }
     }
 
     pub(super) fn next_wake(&self, now: &Now) -> Option<Instant> {
@@ -360,10 +343,10 @@ impl OwnLease {
                 self.schedule(now);
                 match (kind, self.held.expiry) {
                     (RenewalKind::InTime, Expiry::At(at)) => {
-                        self.retry.succeeded();
+                        self.retry.backoff.reset();
                         tracing::info!("Lease renewed, new expiration: {}", moment(at));
                     }
-                    (RenewalKind::InTime, Expiry::Never) => self.retry.succeeded(),
+                    (RenewalKind::InTime, Expiry::Never) => self.retry.backoff.reset(),
                     (RenewalKind::Announcement, _) => {
                         let subnet = self.subnet();
                         tracing::info!(event = "node-announced", "Announced {subnet} again");
@@ -546,7 +529,7 @@ mod tests {
 
     fn renewed_attrs(request: Option<LeaseRequest>) -> Option<LeaseAttrs> {
         match request? {
-            LeaseRequest::Renew(renewal) => Some(renewal.attrs),
+            LeaseRequest::Renew { attrs, .. } => Some(*attrs),
             LeaseRequest::Reclaim { .. } => None,
         }
     }

@@ -1,7 +1,7 @@
 //! Turns leases of other nodes into wishes. Unusable peers are reported once; vanished peers are kept for a while.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use flannel_backend::{
     DesiredState, LinkIdentity, OverlapKind, PeerProblem, WantedBy, Wishes, lease_name,
@@ -14,8 +14,11 @@ use flannel_store::AnnouncedSince;
 use super::identity::address;
 use super::link_holders::{HolderMap, IdentityClaim, LinkHolders};
 use super::network::JoinedNetwork;
-use super::timing::MISSING_PEER_GRACE;
 use super::unusable_peers::UnusablePeers;
+
+/// How long a peer that is missing from a whole new list is still sent to. A store restored from an old backup has
+/// forgotten nodes that are alive; they write themselves back within seconds.
+const MISSING_PEER_GRACE: Duration = Duration::from_secs(60);
 
 /// Remembers what the store said of peers, for `flannelctl events`.
 pub(super) fn tell(changes: &[Change]) {
@@ -60,13 +63,13 @@ impl<'a> PeerContext<'a> {
 #[derive(Default)]
 pub(super) struct Peers {
     /// Peers without wishes, and why.
-    unusable: UnusablePeers,
+    pub(super) unusable: UnusablePeers,
     /// Peers whose subnet meets a network that this node is connected to, and is used all the same.
     overlapping: BTreeMap<Subnet, (OverlapKind, Finding)>,
     /// Peers missing from a whole new list, and until when they are still sent to.
-    vanished: BTreeMap<Subnet, Instant>,
+    pub(super) vanished: BTreeMap<Subnet, Instant>,
     /// Who was first known by what.
-    link_holders: LinkHolders,
+    pub(super) link_holders: LinkHolders,
 }
 
 impl Peers {
@@ -94,7 +97,7 @@ impl Peers {
         };
         for group in claims.chunk_by(|one, other| one.0 == other.0).filter(|it| it.len() > 1) {
             let identity = group[0].0;
-            let is_derived = |it: &LeaseAttrs| network.is_derived(&identity, it);
+            let is_derived = |it: &LeaseAttrs| network.backend.is_derived(&identity, it);
             let claim = |(_, subnet, since): &(_, Subnet, _)| IdentityClaim {
                 subnet: *subnet,
                 is_derived: context.attrs_of(subnet).is_some_and(is_derived),
@@ -124,16 +127,6 @@ impl Peers {
             true => PeerProblem::IdentityTaken { identity, holder: rival, address },
             false => PeerProblem::IdentityDisputed { identity, rival, address },
         })
-    }
-
-    /// Who holds which MAC or key, if that is to be kept now.
-    pub(super) fn take_holder_changes(&mut self, now: Instant) -> Option<HolderMap> {
-        self.link_holders.take_changes(now)
-    }
-
-    /// When holders are next to be kept.
-    pub(super) fn next_holder_write(&self) -> Option<Instant> {
-        self.link_holders.next_write()
     }
 
     /// Peers whose MAC or key another one has, to be thought over now that somebody has left.
@@ -205,9 +198,7 @@ impl Peers {
             );
         }
         for change in gone {
-            if let Change::Gone(subnet) = change {
-                self.vanished.entry(subnet).or_insert(now + MISSING_PEER_GRACE);
-            }
+            self.vanished.entry(change.subnet()).or_insert(now + MISSING_PEER_GRACE);
         }
         changes
     }
@@ -216,35 +207,6 @@ impl Peers {
     pub(super) fn counts(&self, known: usize) -> PeerCounts {
         let (unusable, vanished) = (self.unusable.len(), self.vanished.len());
         PeerCounts { known, unusable, vanished, incomplete: 0 }
-    }
-
-    /// How many peers cannot be used, by why.
-    pub(super) fn unusable_by_kind(&self) -> BTreeMap<&'static str, usize> {
-        let mut kinds = BTreeMap::new();
-        for (_, problem) in self.unusable.iter() {
-            *kinds.entry(problem.kind()).or_default() += 1;
-        }
-        kinds
-    }
-
-    /// Peers missing from a whole new list that are still sent to.
-    pub(super) fn vanished(&self) -> impl Iterator<Item = &Subnet> {
-        self.vanished.keys()
-    }
-
-    /// Peers that nothing leads to, and why.
-    pub(super) fn unusable(&self) -> impl Iterator<Item = (&Subnet, &PeerProblem)> {
-        self.unusable.iter()
-    }
-
-    /// Whether nothing leads to a peer.
-    pub(super) fn is_unusable(&self, subnet: &Subnet) -> bool {
-        self.unusable.get(subnet).is_some()
-    }
-
-    /// Why nothing leads to a peer.
-    pub(super) fn why_unusable(&self, subnet: &Subnet) -> Option<String> {
-        self.unusable.get(subnet).map(ToString::to_string)
     }
 
     pub(super) fn next_wake(&self) -> Option<Instant> {
@@ -295,7 +257,9 @@ impl Peers {
         table: &LeaseTable,
         commands: OperatorCommands,
     ) -> impl Iterator<Item = Finding> {
-        let on_other_backend = self.first_unusable(is_on_other_backend, table, commands);
+        let is_on_other =
+            |problem: &PeerProblem| matches!(problem, PeerProblem::OtherBackend { .. });
+        let on_other_backend = self.first_unusable(is_on_other, table, commands);
         let clash = self.first_unusable(PeerProblem::is_clash, table, commands);
         on_other_backend.into_iter().chain(clash).chain(self.first_overlap(false))
     }
@@ -374,19 +338,16 @@ pub(super) fn unusable_finding(
         format!("nothing leads to it, because its lease cannot be used here: {problem}"),
         match problem.fix() {
             Some(fix) => fix.to_owned(),
-            None if problem.is_clash() => overlap_fix(subnet, commands),
+            None if problem.is_clash() => {
+                let release = commands.release(subnet, None);
+                format!("{release} if no node uses it, else give that node another subnet")
+            }
             None => format!(
                 "look at it with `flannelctl leases`; if its node is gone, {}",
                 commands.release(&net, name)
             ),
         },
     )
-}
-
-/// What an operator does about a lease that overlaps this node's.
-fn overlap_fix(subnet: &Subnet, commands: OperatorCommands) -> String {
-    let release = commands.release(subnet, None);
-    format!("{release} if no node uses it, else give that node another subnet")
 }
 
 /// The lease whose departure may make a peer usable, of those that announce the same as it.
@@ -396,10 +357,6 @@ fn disputed_with(problem: &PeerProblem) -> Option<Subnet> {
         | PeerProblem::IdentityDisputed { rival, .. } => Some(*rival),
         _ => None,
     }
-}
-
-fn is_on_other_backend(problem: &PeerProblem) -> bool {
-    matches!(problem, PeerProblem::OtherBackend { .. })
 }
 
 fn say(lease: &Lease, problem: &PeerProblem, is_news: bool) {

@@ -74,7 +74,7 @@ fn stale_address(interface: &Interface, subnet: IpNet, pod_networks: &[IpNet]) -
 impl Daemon {
     pub(super) fn stale_bridge(&self) -> Option<StaleBridge> {
         let mut networks = self.network.networks();
-        networks.extend(self.earlier.as_slice());
+        networks.extend(&self.earlier.networks);
         let underlay = self.network.underlay().link;
         StaleBridge::find(&self.host.facts, &self.own.subnet(), &networks, underlay)
     }

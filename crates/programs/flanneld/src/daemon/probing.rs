@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use flannel_backend::{Encapsulation, WantedBy};
 use flannel_common::Family;
@@ -22,10 +22,15 @@ use super::event::Action;
 use super::issues::SharedAddresses;
 use super::now::Now;
 use super::state_report::moment;
-use super::timing::{COMPLETE_PEER_GRACE, INCOMPLETE_PEER_CHECK_INTERVAL, INCOMPLETE_PEER_GRACE};
 
 /// Number of peers that are listed with what is wrong with them.
 const LISTED_FINDINGS: usize = 20;
+/// What is not written by then is not about to be: peers that ask are told so.
+const INCOMPLETE_PEER_GRACE: Duration = Duration::from_secs(1);
+/// Between two looks at who of the peers lacks something, as long as anything is missing.
+const INCOMPLETE_PEER_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// What was missing and has been there for so long is there to stay: whoever undoes entries again and again does it sooner.
+const COMPLETE_PEER_GRACE: Duration = Duration::from_secs(3);
 
 /// What the prober is told.
 pub(super) enum ProbeChange {
@@ -53,7 +58,8 @@ pub(super) struct PeerCompleteness {
     is_complete: bool,
     /// Who lacked something when that was last looked for.
     incomplete: IncompletePeers,
-    due: Option<Instant>,
+    /// When it is next to be looked who lacks something.
+    pub(super) due: Option<Instant>,
 }
 
 impl Default for PeerCompleteness {
@@ -63,11 +69,6 @@ impl Default for PeerCompleteness {
 }
 
 impl PeerCompleteness {
-    /// When it is next to be looked who lacks something.
-    pub(super) fn next_wake(&self) -> Option<Instant> {
-        self.due
-    }
-
     fn note(&mut self, status: &Status, now: Instant) {
         let is_complete = status.is_settled() && status.contested == 0;
         let was_complete = std::mem::replace(&mut self.is_complete, is_complete);
@@ -129,7 +130,7 @@ impl Daemon {
 
     /// The probes have shown that checksums which the card or its driver makes are wrong.
     pub(super) fn on_broken_checksum(&mut self, now: &Now) {
-        self.network.set_checksums_broken();
+        self.network.node.answers.checksum_is_broken = true;
         self.config.answers.checksum_is_broken = true;
         tracing::warn!(
             event = "offload-switched-off",
@@ -147,7 +148,7 @@ impl Daemon {
 
     /// Has it looked for who lacks something, if it is time and anything is missing.
     pub(super) fn look_for_incomplete_peers(&mut self, now: &Now) {
-        if self.completeness.next_wake().is_none_or(|due| due > now.instant) {
+        if self.completeness.due.is_none_or(|due| due > now.instant) {
             return;
         }
         match self.completeness.is_complete {
@@ -170,7 +171,9 @@ impl Daemon {
         let (overlay, overhead) = match &encapsulation {
             Encapsulation::Unknown => return None,
             Encapsulation::Underlay { .. } => ([None, None], 0),
-            Encapsulation::Tunnel(_) => (tunnel_end(&subnet), self.network.overhead()),
+            Encapsulation::Tunnel(_) => {
+                (tunnel_end(&subnet), self.network.backend.overhead(&self.network.node))
+            }
         };
         Some(ProbingNode {
             subnet: known_by(&subnet)?,
@@ -199,7 +202,7 @@ impl Daemon {
     /// `None` for a peer that does not take part.
     fn target(&self, subnet: &Subnet, attrs: &LeaseAttrs, has_tunnel: bool) -> Option<Target> {
         let port = attrs.probe_port?;
-        if self.peers.is_unusable(subnet) {
+        if self.peers.unusable.get(subnet).is_some() {
             let (public, overlay) = ([None, None], [None, None]);
             let standing = Standing::Unusable;
             return Some(Target { port, public, overlay, standing, machine: None });

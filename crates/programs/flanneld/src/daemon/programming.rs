@@ -2,14 +2,19 @@
 
 use std::net::IpAddr;
 
-use flannel_backend::WantedBy;
+use flannel_backend::{DesiredState, WantedBy};
+use flannel_common::IfName;
 use flannel_entries::facts::Path;
+use flannel_entries::rules::TrafficRules;
 use flannel_lease::{Change, Subnet, SubnetFile};
+use flannel_node::wanted_rules;
 use flannel_probe::marked::Devices;
 use flannel_trace::NodeInNetwork;
+use flannel_wanted::Desired;
 
 use super::Daemon;
 use super::event::{Action, Declaration};
+use super::network::JoinedNetwork;
 use super::now::Now;
 use super::peers::PeerContext;
 use super::requests::NodeNow;
@@ -69,7 +74,7 @@ impl Daemon {
                 desired.want(WantedBy::Trial, trial);
                 self.pod_links = self.current_pod_links();
                 desired.rules = self.wanted_rules();
-                let ownership = self.network.ownership(self.earlier.as_slice()).into();
+                let ownership = self.network.ownership(&self.earlier.networks).into();
                 let peers = self.table.len();
                 self.act(Action::Replace { ownership, desired, peers });
                 self.probe_all();
@@ -86,9 +91,29 @@ impl Daemon {
 
     /// Keeps who had a MAC or key first over restarts, as soon as that is due.
     pub(super) fn keep_holders(&mut self, now: &Now) {
-        if let Some(holders) = self.peers.take_holder_changes(now.instant) {
+        if let Some(holders) = self.peers.link_holders.take_changes(now.instant) {
             self.act(Action::KeepHolders(holders));
         }
+    }
+
+    /// Makes the traffic rules follow the network, and nothing else.
+    pub(super) fn renew_rules(&mut self) {
+        self.pod_links = self.current_pod_links();
+        let changes = DesiredState { rules: self.wanted_rules(), ..DesiredState::default() };
+        self.act(Action::Update(changes));
+    }
+
+    /// The traffic rules, with pods behind the interfaces that are known.
+    pub(super) fn wanted_rules(&self) -> Desired<WantedBy, TrafficRules> {
+        let (options, subnet) = (&self.setup.options.traffic, self.own.subnet());
+        let JoinedNetwork { backend, node, .. } = &self.network;
+        let rules = wanted_rules::wanted_rules(options, &**backend, node, subnet, &self.pod_links);
+        vec![(WantedBy::Node, rules.entries())]
+    }
+
+    pub(super) fn current_pod_links(&self) -> Vec<IfName> {
+        let (subnet, devices) = (self.own.subnet(), self.network.devices());
+        wanted_rules::pod_links(&self.host.facts, &subnet, &devices)
     }
 
     pub(super) fn write_subnet_file(&mut self, now: &Now) {
@@ -100,7 +125,7 @@ impl Daemon {
 
     /// A program that cleans up below `/run` may have removed it, and without it no pod is started.
     pub(super) fn check_subnet_file(&mut self, now: &Now) {
-        if self.subnet_file.next_wake() > now.instant {
+        if self.subnet_file.due > now.instant {
             return;
         }
         self.subnet_file.begin(now);
@@ -113,7 +138,7 @@ impl Daemon {
     /// `None` while a subnet of the new network is waited for: pods are better told the old one.
     fn subnet_file_content(&self) -> Option<SubnetFile> {
         let (config, subnet) = (self.network.config(), self.own.subnet());
-        (config.accepts(&subnet) && !self.own.is_anothers()).then(|| SubnetFile {
+        (config.accepts(&subnet) && !self.own.is_anothers).then(|| SubnetFile {
             networks: config.v4.iter().map(|source| source.network()).collect(),
             subnet: subnet.v4(),
             ipv6_networks: config.v6.iter().map(|source| source.network()).collect(),

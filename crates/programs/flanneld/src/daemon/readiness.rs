@@ -1,16 +1,18 @@
 //! Whether this node is ready, out of all that can be wrong with it.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use flannel_state::{Finding, Layer, Verdict};
 use flannel_wanted::{Importance, Problem, Status};
 
 use super::Daemon;
-use super::config_changes::RefusedConfig;
+use super::network::LostInterface;
 use super::now::Now;
-use super::timing::REFUSED_PEER_GRACE;
 use crate::notify;
 use crate::readiness::Readiness;
+
+/// A peer whose entries the kernel keeps refusing holds up readiness this long, no longer.
+const REFUSED_PEER_GRACE: Duration = Duration::from_secs(30);
 
 /// Whether the node has become ready since its start.
 pub(super) struct StartupReadiness {
@@ -49,12 +51,12 @@ fn in_one_line(findings: &[Finding]) -> String {
 impl Daemon {
     /// What others have written that does not go together with what this node has.
     fn clash(&self, now: &Now) -> Option<Finding> {
-        let refused = self.config.refused.as_ref().map(|refused: &RefusedConfig| {
+        let refused = self.config.refused.as_ref().map(|refused| {
             let (cause, fix) = (
                 "the node keeps its former network",
                 "correct it in a file, then `flannelctl config set FILE`",
             );
-            Finding::broken(Layer::Config, refused.why(), cause, fix).with_traffic()
+            Finding::broken(Layer::Config, &refused.why, cause, fix).with_traffic()
         });
         refused.or_else(|| {
             let cause = self.own.contest(now.instant)?;
@@ -85,9 +87,9 @@ impl Daemon {
             let pending = Finding::broken(Layer::Entries, about, "they are not written yet", fix);
             return (Verdict::NotReady, vec![pending]);
         }
-        let lost = self.network.lost_interface().map(|(why, since)| {
+        let lost = self.network.lost.as_ref().map(|LostInterface { why, since }| {
             let fix = "bring it back as it was, or name another one (`flanneld --iface`)";
-            match self.has_reached_peers_since(since) {
+            match self.has_reached_peers_since(*since) {
                 true => {
                     Finding::warning(Layer::Underlay, why, "peers are reached all the same", fix)
                 }

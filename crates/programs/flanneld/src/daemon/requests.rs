@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flannel_common::{Backoff, Task};
+use flannel_common::{Backoff, Task, run_if_any, send_if_changed};
 use flannel_lease::{NetworkName, Subnet};
 use flannel_probe::Prober;
 use flannel_probe::marked::{self, Devices};
@@ -144,74 +144,56 @@ pub(super) async fn keep_answering(mut context: RequestContext) -> Infallible {
         let now: Requests = requests.borrow_and_update().clone();
         standing.retain(|id, _| now.iter().any(|request| request.id == *id));
         let own = context.node.borrow().as_ref().map(|node| node.subnet);
-        let mut waiting = 0;
+        let mut is_waiting = false;
         for stored in now.iter() {
             let begin = |named, body| {
                 let (context, id) = (context.clone(), stored.id.clone());
                 begin(&stored.kind, NodeRequest { context, id, named, body })
             };
-            waiting += usize::from(take(own, &mut standing, stored, begin) == Admission::Waits);
+            is_waiting |= take(own, &mut standing, stored, begin);
         }
-        let room_check = async {
-            match waiting {
-                0 => std::future::pending().await,
-                _ => tokio::time::sleep(ROOM_CHECK_INTERVAL).await,
-            }
-        };
+        let room_check = is_waiting.then(|| tokio::time::sleep(ROOM_CHECK_INTERVAL));
         tokio::select! {
             changed = requests.changed() => {
                 if changed.is_err() {
                     return std::future::pending().await;
                 }
             }
-            () = room_check => {}
+            () = run_if_any(room_check) => {}
         }
     }
 }
 
-/// What became of a request.
-#[derive(Debug, PartialEq, Eq)]
-enum Admission {
-    /// It is carried out, or is nothing to this node.
-    Settled,
-    /// It waits: as many as there may be are being carried out.
-    Waits,
-}
-
 /// Begins a request if it concerns the node with the subnet `own` and there is room for it; tells it of its new body if it
-/// was begun before.
+/// was begun before. Returns whether it waits: as many as there may be are being carried out.
 fn take(
     own: Option<Subnet>,
     standing: &mut BTreeMap<RequestId, RunningRequest>,
     request: &StoredRequest,
     begin: impl FnOnce(Subnet, watch::Receiver<Value>) -> Option<RequestFuture>,
-) -> Admission {
-    let Some(named) = own.and_then(|own| request.named(&own)) else { return Admission::Settled };
+) -> bool {
+    let Some(named) = own.and_then(|own| request.named(&own)) else { return false };
     if let Some(known) = standing.get(&request.id) {
-        known.body.send_if_modified(|body| {
-            let changed = *body != request.body;
-            body.clone_from(&request.body);
-            changed
-        });
-        return Admission::Settled;
+        send_if_changed(&known.body, request.body.clone());
+        return false;
     }
     let running = standing.values().filter(|it| !it.task.is_finished()).count();
     if running >= MAX_STANDING_REQUESTS {
         tracing::debug!("The request {} waits: {running} are being carried out", request.id);
-        return Admission::Waits;
+        return true;
     }
     let (body, heard) = watch::channel(request.body.clone());
     let (id, kind, limit) = (request.id.clone(), &request.kind, request.limit);
     let Some(work) = begin(named, heard) else {
         tracing::debug!("The request {id} asks for {kind}, which this daemon does not know");
-        return Admission::Settled;
+        return false;
     };
     tracing::info!(event = "request", "An operator asks this node for {kind} (request {id})");
     // A request that takes longer than it may is ended here, and not begun again.
     let limited = async move { drop(tokio::time::timeout(limit, work).await) };
     let task = Task::spawn("node-request", limited);
     standing.insert(id, RunningRequest { body, task });
-    Admission::Settled
+    false
 }
 
 #[cfg(test)]
@@ -241,23 +223,19 @@ mod tests {
         };
         let (end, ended) = oneshot::channel::<()>();
         let first = Box::pin(async move { drop(ended.await) });
-        assert_eq!(take(&request("1", own), first), Admission::Settled);
+        assert!(!take(&request("1", own), first));
         for id in ["2", "3", "4"] {
-            assert_eq!(take(&request(id, own), Box::pin(pending())), Admission::Settled);
+            assert!(!take(&request(id, own), Box::pin(pending())));
         }
         let fifth = request("5", own);
-        assert_eq!(take(&fifth, Box::pin(pending())), Admission::Waits);
-        assert_eq!(take(&request("4", own), Box::pin(pending())), Admission::Settled, "it runs");
-        assert_eq!(
-            take(&request("6", other), Box::pin(pending())),
-            Admission::Settled,
-            "another's"
-        );
+        assert!(take(&fifth, Box::pin(pending())), "it waits");
+        assert!(!take(&request("4", own), Box::pin(pending())), "it runs");
+        assert!(!take(&request("6", other), Box::pin(pending())), "another's");
         drop(end);
-        while take(&fifth, Box::pin(pending())) == Admission::Waits {
+        while take(&fifth, Box::pin(pending())) {
             tokio::task::yield_now().await;
         }
-        assert_eq!(take(&request("7", own), Box::pin(pending())), Admission::Waits);
+        assert!(take(&request("7", own), Box::pin(pending())), "it waits");
         let ids: Vec<&str> = standing.keys().map(RequestId::as_str).collect();
         assert_eq!(ids, ["1", "2", "3", "4", "5"]);
     }

@@ -2,15 +2,15 @@
 //! rim: it polls the store and waits as long as it takes.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use flannel_backend::{Answers, Stack, UsableConfig};
-use flannel_common::Throttle;
+use flannel_common::{Backoff, Throttle};
 use flannel_entries::facts::Facts;
 use flannel_lease::NetworkConfig;
 use flannel_node::host_checks;
-use flannel_store::Snapshot;
+use flannel_store::{Cursor, Snapshot};
 use flannel_wanted::Stopped;
 use tokio::sync::{mpsc, watch};
 
@@ -19,12 +19,18 @@ use super::config_check::ConfigCheck;
 use super::event_loop::EventLoop;
 use super::lease_task::LeaseTask;
 use super::network::{HostFacts, JoinedNetwork, OnLan};
-use super::own_lease::OwnLease;
 use super::requests::NodeNow;
-use super::timing::{CONFIG_POLL, CONFIG_REMINDER};
-use super::{Setup, former_config, identity, needs, public_addresses};
+use super::{Joined, Setup, former_config, identity, needs};
 use crate::appliers::Appliers;
+use crate::link_holders_file::LinkHoldersFile;
 use crate::readiness::Readiness;
+
+/// Between two looks for a network config.
+const CONFIG_POLL: Duration = Duration::from_secs(1);
+/// How often the log says that there is none.
+const CONFIG_REMINDER: Duration = Duration::from_secs(10);
+/// Between tries to learn this node's public addresses.
+const ADDRESSES_RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 /// Joins the network, and then lives in it.
 pub(super) async fn run(
@@ -33,9 +39,9 @@ pub(super) async fn run(
     show_node: watch::Sender<Option<Arc<NodeNow>>>,
     config_checks: mpsc::Receiver<ConfigCheck>,
 ) -> anyhow::Result<()> {
-    public_addresses::take_from_store(&mut setup).await;
+    take_public_addresses(&mut setup).await;
     let setup = Arc::new(setup);
-    let (text, used, membership) = loop {
+    let (text, membership) = loop {
         let (text, config) = wait_for_config(&setup).await;
         tracing::info!("Found network config - Backend type: {}", config.backend.kind);
         let judged = match flannel_backend::judge_config(&text, setup.store.subnets()) {
@@ -56,26 +62,44 @@ pub(super) async fn run(
         // With a config that is wrong there may be none until somebody has written another.
         tokio::select! {
             found = join_network(&setup, &appliers, &text, judged) => {
-                let (used, membership) = found?;
-                break (text, used, membership);
+                break (text, found?);
             }
             () = another_config(&setup, &text) => {
                 tracing::info!("The network config has changed: starting with the new one");
             }
         }
     };
-    let node = EventLoop::new(setup, appliers, used, membership, show_node, config_checks);
-    node.run(text).await
+    EventLoop::new(setup, appliers, membership, show_node, config_checks).run(text).await
 }
 
-/// Joins the network that a config describes, or the one it had before if only the backend is another. Returns the config
-/// of that network, too.
+/// Takes the addresses at which this node is to be known, where an operator has written them into the store. Asks until
+/// there is an answer: to go on without would be to announce another address.
+async fn take_public_addresses(setup: &mut Setup) {
+    let mut tries = ADDRESSES_RETRY.tries(fastrand::Rng::with_seed(setup.seed));
+    let written = loop {
+        let error = match setup.store.public_addresses().await {
+            Ok(written) => break written,
+            Err(error) => error,
+        };
+        let pause = tries.pause();
+        tracing::error!(
+            "Cannot ask for this node's public addresses: {error}; next try in {pause:.0?}"
+        );
+        setup.report.say(Readiness::not_ready(error.to_string()));
+        tokio::time::sleep(pause).await;
+    };
+    let wish = &mut setup.options.underlay;
+    wish.public_ip = written.v4.or(wish.public_ip);
+    wish.public_ipv6 = written.v6.or(wish.public_ipv6);
+}
+
+/// Joins the network that a config describes, or the one it had before if only the backend is another.
 async fn join_network(
     setup: &Arc<Setup>,
     appliers: &Appliers,
     text: &str,
     judged: UsableConfig,
-) -> anyhow::Result<(String, Membership)> {
+) -> anyhow::Result<Membership> {
     // At a start a config without a backend means udp, whatever was in use: the Go flannel has it so.
     if judged.names_backend
         && let Some(before) =
@@ -83,57 +107,48 @@ async fn join_network(
     {
         return Ok(before);
     }
-    Ok((text.to_owned(), Membership::join(setup, appliers, judged).await?))
+    let config = judged.config;
+    host_checks::bridge_filter(Stack::of(&config), config.nftables).map_err(anyhow::Error::msg)?;
+    let answers = needs::resolve_needs_with_retry(setup, judged.backend.needs()).await;
+    match Membership::try_join(setup, appliers, text.to_owned(), config, answers).await {
+        Ok(membership) => Ok(membership),
+        Err(error) => bail!("{error}"),
+    }
 }
 
 /// Membership of this node in a network: how it takes part in it, and its subnet.
 pub(super) struct Membership {
-    pub(super) answers: Answers,
+    pub(super) joined: Joined,
     /// Where the kernel's facts change.
     pub(super) facts: watch::Receiver<Arc<Facts>>,
-    pub(super) host: HostFacts,
-    pub(super) network: JoinedNetwork,
-    pub(super) own: OwnLease,
     pub(super) lease_task: LeaseTask,
-    pub(super) others: Snapshot,
+    /// Where the store's events go on from the leases that were listed.
+    pub(super) cursor: Cursor,
 }
 
 impl Membership {
-    /// Takes as long as it takes to get a subnet.
-    async fn join(
-        setup: &Arc<Setup>,
-        appliers: &Appliers,
-        judged: UsableConfig,
-    ) -> anyhow::Result<Self> {
-        let config = judged.config;
-        host_checks::bridge_filter(Stack::of(&config), config.nftables)
-            .map_err(anyhow::Error::msg)?;
-        let answers = needs::resolve_needs_with_retry(setup, judged.backend.needs()).await;
-        match Self::try_join(setup, appliers, config, answers).await {
-            Ok(membership) => Ok(membership),
-            Err(error) => bail!("{error}"),
-        }
-    }
-
-    /// The same when it is known what the backend needs to know.
+    /// Takes as long as it takes to get a subnet. `text` is the config.
     pub(super) async fn try_join(
         setup: &Arc<Setup>,
         appliers: &Appliers,
+        text: String,
         config: NetworkConfig,
         answers: Answers,
     ) -> anyhow::Result<Self> {
-        let mut facts = appliers.kernel().facts();
+        let mut facts = appliers.kernel.facts.clone();
         let now = facts.borrow_and_update().clone();
         let host = read_host(setup, appliers, now).await?;
         let on_lan = match identity::was_in(setup, &config, &host.facts) {
             true => OnLan::Warn,
             false => OnLan::RefuseInside,
         };
-        let network = JoinedNetwork::new(setup, config, answers.clone(), &host, on_lan)?;
+        let network = JoinedNetwork::new(setup, config, answers, &host, on_lan)?;
         network.say_underlay();
-        let (lease_task, own, others) =
+        let (lease_task, own, Snapshot { leases: others, cursor }) =
             LeaseTask::acquire(setup, appliers, &network, host.facts.clone()).await;
-        Ok(Self { answers, facts, host, network, own, lease_task, others })
+        let holders = LinkHoldersFile::new(&setup.options.data_dir, &setup.subnet_file).read();
+        let joined = Joined { text, host, network, own, others, holders };
+        Ok(Self { joined, facts, lease_task, cursor })
     }
 }
 
@@ -144,7 +159,7 @@ pub(super) async fn read_host(
     facts: Arc<Facts>,
 ) -> Result<HostFacts, Stopped> {
     let path = match setup.options.underlay.can_reach {
-        Some(ip) => appliers.kernel().lookup(vec![ip]).await?.into_iter().next().flatten(),
+        Some(ip) => appliers.kernel.lookup(vec![ip]).await?.into_iter().next().flatten(),
         None => None,
     };
     Ok(HostFacts { facts, path })

@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use flannel_lease::{Expiry, LeaseAttrs, LeaseTable, Subnet};
+use flannel_metrics::Latency;
 use flannel_state::{
     EntriesState, LeaseState, Moment, NetworkState, PeerCondition, PeerState, ProblemState,
     StoreState, UnderlayState,
@@ -10,9 +11,9 @@ use flannel_state::{
 use flannel_wanted::Status;
 
 use super::Daemon;
-use super::event_loop::LoopParts;
 use super::issues::SharedAddresses;
 use super::now::Now;
+use crate::appliers::Appliers;
 use crate::door::{PeerPlace, PeersPage, Question};
 
 /// Peers told of at once: the daemon has other things to do in between.
@@ -20,54 +21,42 @@ const PEERS_PER_PAGE: usize = 500;
 
 /// Whether the store answers, and since when it does or does not.
 pub(super) struct StoreContact {
-    since: SystemTime,
+    pub(super) since: SystemTime,
     /// Why it is away.
-    lost: Option<String>,
-}
-
-impl StoreContact {
-    pub(super) fn found(now: &Now) -> Self {
-        Self { since: now.time, lost: None }
-    }
-
-    pub(super) fn is_up(&self) -> bool {
-        self.lost.is_none()
-    }
-
-    pub(super) fn why_lost(&self) -> Option<&str> {
-        self.lost.as_deref()
-    }
-
-    pub(super) fn lost(why: String, now: &Now) -> Self {
-        Self { since: now.time, lost: Some(why) }
-    }
+    pub(super) lost: Option<String>,
 }
 
 impl Daemon {
-    /// Answers a question; nothing changes by it. `parts`: what the loop around this node has.
-    pub(super) fn answer(&self, question: Question, parts: LoopParts, status: &Status, now: &Now) {
+    /// Answers a question; nothing changes by it.
+    pub(super) fn answer(
+        &self,
+        question: Question,
+        appliers: Appliers,
+        store_to_kernel: &Latency,
+        status: &Status,
+        now: &Now,
+    ) {
         // Who has asked may have gone.
         match question {
-            Question::State(answer) => {
-                let _ = answer.send(self.state(status, now));
-            }
+            Question::State(answer) => drop(answer.send(self.state(status, now))),
             Question::Peers(after, answer) => {
                 let is_wrong = status.bad > 0 || status.contested > 0;
-                let appliers = is_wrong.then_some(parts.appliers);
-                let _ = answer.send(PeersPage { peers: self.peer_states(after), appliers });
+                let appliers = is_wrong.then_some(appliers);
+                drop(answer.send(PeersPage { peers: self.peer_states(after), appliers }));
             }
             Question::Figures(answer) => {
-                let _ = answer.send(Box::new(self.figures(parts, status, now)));
+                drop(answer.send(self.figures(appliers, store_to_kernel, status, now).into()));
             }
             Question::LeaseNets(answer) => {
-                let subnets = self.table.iter().map(|(subnet, _)| *subnet);
-                let subnets = subnets.chain([self.own.subnet()]);
-                let _ = answer.send(subnets.flat_map(|it| it.nets()).collect());
+                drop(answer.send(self.subnets().flat_map(|it| it.nets()).collect()));
             }
-            Question::Appliers(answer) => {
-                let _ = answer.send(parts.appliers);
-            }
+            Question::Appliers(answer) => drop(answer.send(appliers)),
         }
+    }
+
+    /// Subnets of all leases, this node's own last.
+    pub(super) fn subnets(&self) -> impl Iterator<Item = Subnet> {
+        self.table.iter().map(|(subnet, _)| *subnet).chain([self.own.subnet()])
     }
 
     fn state(&self, status: &Status, now: &Now) -> NetworkState {
@@ -84,10 +73,10 @@ impl Daemon {
             lease: Some(self.lease_state(now)),
             underlay: Some(self.underlay_state()),
             mtu: Some(network.mtu()),
-            mtu_why: Some(network.mtu_why()),
+            mtu_why: Some(network.backend.mtu_why(&network.node)),
             store: Some(StoreState {
                 name: self.setup.store.description(),
-                up: self.store_contact.is_up(),
+                up: self.store_contact.lost.is_none(),
                 since: moment(self.store_contact.since),
                 why: self.store_contact.lost.clone(),
             }),
@@ -99,7 +88,7 @@ impl Daemon {
     }
 
     fn lease_state(&self, now: &Now) -> LeaseState {
-        let (subnet, expiry) = (self.own.subnet(), self.own.expiry());
+        let (subnet, expiry) = (self.own.subnet(), self.own.held.expiry);
         let ends = match expiry {
             Expiry::Never => None,
             Expiry::At(end) => Some(moment(end)),
@@ -127,7 +116,7 @@ impl Daemon {
     /// The next peers in order, those missing from the store's list last.
     fn peer_states(&self, after: Option<PeerPlace>) -> Vec<(Subnet, PeerState)> {
         let shared = self.shared_addresses();
-        next_peers(&self.table, self.peers.vanished(), after)
+        next_peers(&self.table, self.peers.vanished.keys(), after)
             .take(PEERS_PER_PAGE)
             .map(|(subnet, attrs)| (*subnet, self.peer_state(subnet, attrs, &shared)))
             .collect()
@@ -139,7 +128,7 @@ impl Daemon {
         attrs: Option<&LeaseAttrs>,
         shared: &SharedAddresses,
     ) -> PeerState {
-        let why = self.peers.why_unusable(subnet);
+        let why = self.peers.unusable.get(subnet).map(ToString::to_string);
         let condition = match (attrs, &why) {
             (None, _) => PeerCondition::Vanished,
             (Some(_), Some(_)) => PeerCondition::Unusable,

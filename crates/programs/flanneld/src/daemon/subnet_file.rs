@@ -1,15 +1,18 @@
 //! The subnet file follows the network; CNI plugins read it.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::now::Now;
-use super::timing::{SUBNET_FILE_CHECK_INTERVAL, SUBNET_FILE_RETRY};
 use crate::state_file::Written;
+
+const SUBNET_FILE_RETRY: Duration = Duration::from_secs(5);
+/// Between two looks whether it is still there and says the same.
+const SUBNET_FILE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// When the file is written and looked at again.
 pub(super) struct SubnetFileSchedule {
     /// When it is next looked at, or tried again.
-    due: Instant,
+    pub(super) due: Instant,
     /// Why it cannot be written.
     pub(super) error: Option<String>,
 }
@@ -17,10 +20,6 @@ pub(super) struct SubnetFileSchedule {
 impl SubnetFileSchedule {
     pub(super) fn new(now: &Now) -> Self {
         Self { due: now.instant, error: None }
-    }
-
-    pub(super) fn next_wake(&self) -> Instant {
-        self.due
     }
 
     /// The file is looked at now, or stays as it is.
@@ -50,15 +49,15 @@ mod tests {
     fn a_subnet_file_that_cannot_be_written_is_tried_again_sooner_or_later_and_then_looked_at() {
         let begin = Now::for_test();
         let mut file = SubnetFileSchedule::new(&begin);
-        assert_eq!(file.next_wake(), begin.instant, "at once");
+        assert_eq!(file.due, begin.instant, "at once");
         file.begin(&begin);
         file.on_written(Err("the disk is full".to_owned()), &begin);
-        assert_eq!(file.next_wake(), begin.instant + SUBNET_FILE_RETRY);
+        assert_eq!(file.due, begin.instant + SUBNET_FILE_RETRY);
         assert_eq!(file.error.as_deref(), Some("the disk is full"));
         let now = begin.later(SUBNET_FILE_RETRY + Duration::from_secs(1));
         file.begin(&now);
         file.on_written(Ok(Written::New), &now);
-        assert_eq!(file.next_wake(), now.instant + SUBNET_FILE_CHECK_INTERVAL);
+        assert_eq!(file.due, now.instant + SUBNET_FILE_CHECK_INTERVAL);
         assert_eq!(file.error, None);
     }
 }

@@ -60,6 +60,14 @@ impl UnusablePeers {
     pub(super) fn len(&self) -> usize {
         self.problems.len()
     }
+
+    pub(super) fn count_by_kind(&self) -> BTreeMap<&'static str, usize> {
+        let mut kinds = BTreeMap::new();
+        for problem in self.problems.values() {
+            *kinds.entry(problem.kind()).or_default() += 1;
+        }
+        kinds
+    }
 }
 
 #[cfg(test)]
