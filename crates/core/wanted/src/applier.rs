@@ -34,8 +34,7 @@ pub trait Applier: Sized + Sync {
         false
     }
 
-    /// Does what is left to do when the daemon ends, and returns when it is done. Whatever keeps pods connected is
-    /// left in place; by default everything is.
+    /// Does what is left to do when the daemon ends. By default everything stays, so that pods stay connected.
     fn stop(&self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
@@ -72,7 +71,6 @@ pub trait Applier: Sized + Sync {
         self.handle().status.clone()
     }
 
-    /// The state of single entries.
     fn entries(
         &self,
         query: EntryQuery<Self::Requester>,
@@ -80,7 +78,6 @@ pub trait Applier: Sized + Sync {
         self.handle().ask(|answer| Command::Report(Report::Entries(query, answer)))
     }
 
-    /// How many entries are in which state.
     fn tally(&self) -> impl Future<Output = Result<Tally<Self::Requester>, Stopped>> + Send {
         self.handle().ask(|answer| Command::Report(Report::Tally(answer)))
     }

@@ -11,16 +11,13 @@ use crate::{FailureKind, KeyedEntry, Wanted};
 
 /// Number of entries in a page of reports; the rest of the last requester's entries comes with them.
 const PAGE_ENTRIES: usize = 1_000;
-/// Number of entries that a comparison lists; the rest is only counted.
 const LISTED_ENTRIES: usize = 1_000;
 
 const NOT_YET: &str = "not yet written";
 
-/// Selects entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryQuery<S> {
     pub of: Requesters<S>,
-    /// Leaves out entries that are as wanted.
     pub wrong_only: bool,
 }
 
@@ -36,10 +33,8 @@ pub struct EntryReport<S> {
     pub requester: S,
     /// Kind of the entry, such as `route`.
     pub kind: &'static str,
-    /// The entry's description of itself.
     pub entry: String,
     pub condition: EntryCondition,
-    /// Why the entry is not there.
     pub why: Option<String>,
 }
 
@@ -47,13 +42,11 @@ pub struct EntryReport<S> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
     pub wanted: usize,
-    /// How many entries were not as wanted.
     pub found: usize,
     /// The first of those entries, as they are now.
     pub entries: Vec<RepairedEntry>,
     /// Entries of ours that nobody wanted, and that were removed.
     pub removed: Vec<String>,
-    /// Why the comparison failed.
     pub failure: Option<String>,
 }
 
@@ -137,7 +130,6 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
 }
 
 impl<E> Slot<E> {
-    /// Condition of the entry, and why it is not there.
     fn condition(&self, now: Instant) -> (EntryCondition, Option<String>) {
         let attempts = self.attempts.as_ref();
         match attempts.and_then(|attempts| attempts.error.clone()) {
@@ -168,7 +160,6 @@ impl<E> Slot<E> {
         }
     }
 
-    /// Names who keeps undoing the entry, if somebody does.
     pub(crate) fn contested_by(&self) -> Option<String> {
         let attempts = self.attempts.as_ref().filter(|attempts| attempts.is_fought_over)?;
         let who = attempts.undone_by.as_ref().map(|who| format!(" ({who})")).unwrap_or_default();

@@ -1,5 +1,4 @@
-//! The requesters of entries. Each has a number, which is smaller to store than its name, and knows the places of its
-//! entries.
+//! The requesters of entries. Each has a number, which is smaller than its name, and knows its entries' places.
 
 use smallvec::SmallVec;
 
@@ -45,7 +44,6 @@ impl<S: Ord + Clone> Requesters<S> {
         self.find(who).map_or(&[], |number| &self.get(number).places)
     }
 
-    /// Iterates in order of requesters.
     pub(crate) fn names(&self) -> impl Iterator<Item = &S> {
         self.order.iter().map(|number| self.who(*number))
     }
@@ -60,7 +58,6 @@ impl<S: Ord + Clone> Requesters<S> {
         })
     }
 
-    /// Number of a requester, which may be new.
     pub(crate) fn number(&mut self, who: &S) -> Number {
         match self.seek(who) {
             Ok(at) => self.order[at],
@@ -96,8 +93,7 @@ impl<S: Ord + Clone> Requesters<S> {
         self.order = order;
     }
 
-    /// Replaces the places of a requester's entries; a requester without entries is forgotten. Returns the former
-    /// places.
+    /// Replaces the places of a requester's entries, and returns the former ones. One without entries is forgotten.
     pub(crate) fn set(&mut self, number: Number, places: Places) -> Places {
         if !places.is_empty() {
             return std::mem::replace(&mut self.get_mut(number).places, places);

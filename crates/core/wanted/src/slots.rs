@@ -1,6 +1,5 @@
-//! Storage of the wanted entries. Each has a numbered place, and the places are sorted by
-//! the entries' keys. Keys are not stored separately: an entry knows its key, and requesters
-//! know its place. There may be tens of thousands of entries.
+//! Storage of tens of thousands of wanted entries. Each has a numbered place, and the places are sorted by the entries'
+//! keys. Keys are not stored separately: an entry knows its key, and requesters know its place.
 
 use std::mem::{Discriminant, discriminant};
 use std::ops::{Bound, Index, IndexMut, RangeBounds};
@@ -38,22 +37,18 @@ impl<E: KeyedEntry> Slots<E> {
         self.find(key).map(|place| &self[place])
     }
 
-    /// Entry at a place, if there is one.
     pub(crate) fn at(&self, place: Place) -> Option<&Slot<E>> {
         self.slots.get(place as usize)?.as_ref()
     }
 
-    /// Iterates in order of keys.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Slot<E>> {
         self.places().map(|place| &self[place]).inspect(|_| note_walked())
     }
 
-    /// Iterates in order of keys.
     pub(crate) fn places(&self) -> impl Iterator<Item = Place> {
         self.runs.iter().flatten().copied()
     }
 
-    /// Iterates in no particular order.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Place, &mut Slot<E>)> {
         let slots = (0..).zip(&mut self.slots).inspect(|_| note_walked());
         slots.filter_map(|(place, slot)| Some((place, slot.as_mut()?)))
@@ -77,7 +72,6 @@ impl<E: KeyedEntry> Slots<E> {
         })
     }
 
-    /// Inserts an entry whose key is not there yet.
     pub(crate) fn insert(&mut self, slot: Slot<E>) -> Place {
         let (run, at) = self.seek(&slot.entry.key()).unwrap_or_else(|at| at);
         let place = self.insert_unsorted(slot);
@@ -104,7 +98,6 @@ impl<E: KeyedEntry> Slots<E> {
         self.take(place)
     }
 
-    /// Reserves room for many more entries.
     pub(crate) fn make_room(&mut self, many: usize) {
         self.slots.reserve_exact(many.saturating_sub(self.free.len()));
     }

@@ -15,7 +15,6 @@ pub struct Status {
     pub wanted: usize,
     /// Entries wanted by more than one requester in different versions.
     pub contested: usize,
-    /// How many entries are not as wanted.
     pub bad: usize,
     /// The first of those entries, and why they are not as wanted.
     pub problems: Vec<Problem>,
@@ -25,12 +24,9 @@ pub struct Status {
     pub overflows: u64,
 }
 
-/// An entry that is not as wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The entry's description of itself.
     pub entry: String,
-    /// The requester's name.
     pub requester: String,
     pub reason: String,
     pub importance: Importance,
@@ -41,7 +37,6 @@ pub struct Problem {
 /// Why an entry is not as wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// The entry could not be written.
     Refused,
     /// Another process undoes the entry again and again.
     FoughtOver,

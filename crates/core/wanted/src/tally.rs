@@ -7,13 +7,9 @@ use crate::{KeyedEntry, Wanted};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tally<S> {
     pub kinds: BTreeMap<&'static str, KindTally>,
-    /// Keys that more than one requester wants.
     pub contested: usize,
-    /// Requesters that miss an entry.
     pub incomplete: BTreeSet<S>,
-    /// How often everything was compared, routinely or after an overflow.
     pub comparisons: u64,
-    /// How often the event queue overflowed.
     pub overflows: u64,
 }
 
@@ -22,7 +18,6 @@ pub struct KindTally {
     pub wanted: usize,
     /// Entries still to be written, now or after a pause.
     pub missing: usize,
-    /// Entries that could not be written, by error class.
     pub refused: BTreeMap<&'static str, usize>,
     /// How often an entry was repaired that somebody else had changed.
     pub repaired: u64,

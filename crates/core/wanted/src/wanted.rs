@@ -16,8 +16,7 @@ use crate::Desired;
 use crate::requesters::{Number, Places, Requesters};
 use crate::slots::{Place, Slots};
 
-/// An entry that can be wanted. It is one version of its key. It need not be printable, and is not printed here,
-/// because it may hold a secret.
+/// An entry that can be wanted: one version of its key. It may hold a secret, so it is never printed.
 pub trait KeyedEntry: Clone + PartialEq + Send + 'static {
     type Key: Ord + Clone;
     /// A device that entries need: without it they are gone.
@@ -30,7 +29,6 @@ pub trait KeyedEntry: Clone + PartialEq + Send + 'static {
         self.key().cmp(key)
     }
 
-    /// All devices that the entry needs.
     fn devices(&self) -> impl Iterator<Item = Self::Device>;
 
     /// Description for people, in a log or a report, without secrets.
@@ -39,7 +37,6 @@ pub trait KeyedEntry: Clone + PartialEq + Send + 'static {
     /// Kind of the entry: one of a few words in lower case, for counting.
     fn kind(&self) -> &'static str;
 
-    /// What is lost without the entry.
     fn importance(&self) -> Importance {
         Importance::Ordinary
     }
@@ -50,7 +47,6 @@ pub trait KeyedEntry: Clone + PartialEq + Send + 'static {
 pub enum Importance {
     /// No peer can be reached: a tunnel's device, say.
     Foundation,
-    /// The node is not ready.
     Required,
     /// One peer, as a rule.
     Ordinary,
@@ -66,8 +62,7 @@ pub struct Wanted<S, E: KeyedEntry> {
     pub(crate) contested: BTreeMap<Place, BTreeMap<S, E>>,
     /// Number of entries in force that need a device. It is read at every event of every device of the node.
     devices: BTreeMap<E::Device, usize>,
-    /// Places of entries to be written, in no order; a place may be there twice, or may have been written since.
-    /// `dirty_count` is the true number.
+    /// Places of entries to be written, unordered; some twice, or written since. `dirty_count` is the true number.
     dirty: Vec<Place>,
     dirty_count: usize,
     pub(crate) waiting: BTreeSet<(Instant, Place)>,
@@ -78,9 +73,7 @@ pub struct Wanted<S, E: KeyedEntry> {
 
 #[derive(Default)]
 pub(crate) struct Counts {
-    /// Number of entries that are not good.
     bad: usize,
-    /// Number of repairs, by kind of entry.
     pub(crate) repaired: BTreeMap<&'static str, u64>,
 }
 
@@ -91,14 +84,12 @@ pub(crate) struct Slot<E> {
     pub(crate) good: bool,
     /// Somebody else has changed the entry since it was good.
     undone: bool,
-    /// The entry is to be written.
     dirty: bool,
     /// The current resync has seen the entry, or it was written since.
     seen: bool,
     pub(crate) attempts: Option<Box<Attempts>>,
 }
 
-/// History of writing and repairing an entry.
 #[derive(Default)]
 pub(crate) struct Attempts {
     pub(crate) history: RepairHistory,
@@ -106,28 +97,23 @@ pub(crate) struct Attempts {
     pub(crate) resume: Option<Instant>,
     /// Somebody else undoes it so often that it is repaired only after pauses.
     pub(crate) is_fought_over: bool,
-    /// Who undoes it, as far as known.
     pub(crate) undone_by: Option<String>,
 }
 
 /// Share of entries to be written (one in so many) above which walking over all is cheaper than finding each.
 const WALK_ABOVE: usize = 8;
 
-/// Share of requesters that change (one in so many) above which rebuilding the table is cheaper than finding each
-/// place.
+/// Share of requesters that change (one in so many) above which rebuilding the table is cheaper.
 const REBUILD_ABOVE: usize = 32;
 
-/// Entries to be written together.
 pub enum Batch<K> {
     Few(Vec<K>),
-    /// All entries that are marked.
     Many,
 }
 
 /// What to do about an entry that somebody else has changed.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Repair {
-    /// The entry is to be written now.
     Now,
     /// The entry has been undone too often: it is repaired after this pause.
     Later(Duration),
@@ -136,7 +122,6 @@ pub enum Repair {
 }
 
 impl<E: KeyedEntry> Slot<E> {
-    /// An entry that is still to be written.
     fn new(entry: E, requester: Number) -> Self {
         Self {
             entry,
@@ -319,7 +304,6 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         Some(slot.entry)
     }
 
-    /// Puts the lowest-ordered request in force.
     fn put_lowest_in_force(&mut self, place: Place) {
         let Some(requests) = self.contested.get(&place) else { return };
         let Some((who, entry)) = requests.first_key_value() else { return };
@@ -349,7 +333,6 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         self.slots.get(key).map(|slot| &slot.entry)
     }
 
-    /// Iterates in order of keys.
     pub fn iter(&self) -> impl Iterator<Item = &E> {
         self.slots.iter().map(|slot| &slot.entry)
     }
@@ -371,7 +354,6 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         self.len() == 0
     }
 
-    /// Number of entries that are not known to be as wanted.
     pub fn bad(&self) -> usize {
         self.counts.bad
     }
@@ -380,13 +362,11 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         self.contested.len()
     }
 
-    /// All devices that entries need, each once.
     pub fn devices(&self) -> impl Iterator<Item = &E::Device> {
         self.devices.keys()
     }
 
-    /// Marks every entry for which `is_lost` returns true to be written again, whatever its state; `is_lost` gets
-    /// the entry and whether it was last seen as wanted.
+    /// Marks entries for which `is_lost` is true to be written again; it gets the entry and whether it was good.
     pub fn rewrite_where(&mut self, is_lost: impl Fn(&E, bool) -> bool) {
         for (place, slot) in self.slots.iter_mut() {
             if is_lost(&slot.entry, slot.good) {
@@ -403,7 +383,6 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         }
     }
 
-    /// Marks an entry to be written again, if it is wanted.
     pub fn mark(&mut self, key: &E::Key) {
         if let Some(place) = self.slots.find(key) {
             self.mark_at(place);
@@ -434,7 +413,6 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         self.slots.get(key).is_some_and(|slot| slot.dirty)
     }
 
-    /// The entries to be written now.
     pub fn batch(&mut self) -> Batch<E::Key> {
         if self.dirty_count * WALK_ABOVE > self.slots.len() {
             return Batch::Many;
@@ -459,7 +437,6 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         }
     }
 
-    /// Notes that a batch has been written, except for the `failed` keys.
     pub fn written(&mut self, batch: Batch<E::Key>, failed: &BTreeSet<E::Key>) {
         let keys = match batch {
             Batch::Few(keys) => keys,
@@ -531,7 +508,6 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         Some((pause, news))
     }
 
-    /// Notes that somebody else has removed or altered an entry.
     pub fn disturbed(&mut self, key: &E::Key, now: Instant, rng: &mut fastrand::Rng) -> Repair {
         let Some(place) = self.slots.find(key) else { return Repair::AlreadyDue };
         let slot = &mut self.slots[place];
@@ -568,7 +544,6 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         }
     }
 
-    /// Marks the entries whose pause is over.
     pub fn wake(&mut self, now: Instant) {
         let due: Vec<_> = self.waiting.extract_if(..=(now, Place::MAX), |_| true).collect();
         for (_, place) in due {
@@ -609,12 +584,10 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         self.waiting.first().map(|(due, _)| *due)
     }
 
-    /// Begins a comparison with everything that is there.
     pub fn begin_resync(&mut self) {
         self.slots.iter_mut().for_each(|(_, slot)| slot.seen = false);
     }
 
-    /// Notes that an entry was found as wanted.
     pub fn seen(&mut self, key: &E::Key) {
         let Some(place) = self.slots.find(key) else { return };
         let slot = &mut self.slots[place];
@@ -633,8 +606,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         unseen.map(|slot| slot.entry.key()).filter(kinds).collect()
     }
 
-    /// Iterates over the entries that are not as wanted, in order of keys. All of them are to be written, now or
-    /// after a pause.
+    /// Iterates over the entries that are not as wanted, in order of keys: all are written now or after a pause.
     pub(crate) fn problems(&self) -> Box<dyn Iterator<Item = &Slot<E>> + '_> {
         if self.counts.bad * WALK_ABOVE > self.slots.len() {
             return Box::new(self.slots.iter().filter(|slot| !slot.good));

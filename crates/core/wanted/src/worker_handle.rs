@@ -15,8 +15,7 @@ use crate::{
 /// Number of commands that wait for a worker; further senders wait for room in the queue.
 pub const COMMAND_QUEUE: usize = 256;
 
-/// A command for the worker of an applier. A declaration is answered with the resulting status. `Q` is a command that
-/// only this applier knows.
+/// A command for the worker of an applier. Declarations are answered with the status; `Q` is its own command.
 pub enum Command<S, E, O, Q = Infallible> {
     Replace(O, Desired<S, E>, oneshot::Sender<Status>),
     Update(Desired<S, E>, oneshot::Sender<Status>),
@@ -26,7 +25,6 @@ pub enum Command<S, E, O, Q = Infallible> {
     Other(Q),
 }
 
-/// A question that is answered from the bookkeeping alone.
 pub enum Report<S> {
     Entries(EntryQuery<S>, oneshot::Sender<Vec<EntryReport<S>>>),
     Tally(oneshot::Sender<Tally<S>>),
@@ -51,8 +49,7 @@ impl<S: Ord + Clone> Report<S> {
 type WorkerOf<S, E, O, Q> = Worker<Command<S, E, O, Q>>;
 type Start<S, E, O, Q> = dyn FnOnce(StatusPublisher) -> io::Result<WorkerOf<S, E, O, Q>> + Send;
 
-/// A handle on an applier's worker, which is started with the first wish or at once and ends when the last handle is
-/// dropped.
+/// A handle on an applier's worker, which is started at once or with the first wish.
 pub struct WorkerHandle<S, E, O, Q = Infallible> {
     name: &'static str,
     worker: Arc<Mutex<Stage<S, E, O, Q>>>,
@@ -144,7 +141,6 @@ where
     }
 }
 
-/// Publishes the status to those who watch it.
 pub struct StatusPublisher(watch::Sender<Status>);
 
 impl StatusPublisher {
