@@ -41,8 +41,7 @@ pub(crate) fn create_link(link: &Link, parent: Option<u32>) -> Request {
     Request::create_link(message)
 }
 
-/// One change to an existing device. Each is a request of its own, so that a refused one does not keep the others
-/// from being made, and is known by name.
+/// One change to an existing device, in a request of its own: a refused one keeps no other from being made.
 pub(crate) fn alter<const N: usize>(index: u32, attributes: [LinkAttribute; N]) -> Request {
     Request::set_link(indexed_link(index, attributes))
 }
@@ -51,7 +50,6 @@ pub(crate) fn set_name(index: u32, name: IfName) -> Request {
     alter(index, [LinkAttribute::IfName(name.to_string())])
 }
 
-/// Sets or clears the flags of a device.
 pub(crate) fn set_flags(index: u32, flags: LinkFlags, on: bool) -> Request {
     Request::set_link_flags(indexed_link(index, []), flags, on)
 }
@@ -117,8 +115,7 @@ pub(crate) fn delete_link_elsewhere(namespace: i32, index: u32) -> Request {
 }
 
 pub(crate) fn put_address(link: u32, addr: IpNet) -> Request {
-    // Nobody else can have the address of our subnet, and the second that duplicate address detection takes would be a
-    // second without traffic after every repair.
+    // Nobody else has an address of our subnet, and duplicate detection would cost a second after every repair.
     Request::put_address(address(link, addr, false))
 }
 

@@ -1,7 +1,5 @@
-//! The reconciler's thread, and the handle on it.
-//!
-//! Netlink is blocking and ordered, so one thread owns both sockets and all state; requests arrive through a bounded
-//! channel and are answered when the kernel has been written.
+//! The reconciler's thread, and the handle on it. Netlink is blocking and ordered, so one thread owns all sockets and state;
+//! requests arrive through a bounded channel and are answered when the kernel has been written.
 
 use std::io;
 use std::net::IpAddr;
@@ -9,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flannel_common::{Work, Worker};
+use flannel_common::{Work, Worker, send_if_changed};
 use flannel_entries::facts::{Facts, KernelVersion, Path};
 use flannel_entries::kernel::{Entry, Ownership};
 use flannel_metrics::Latency;
@@ -22,14 +20,12 @@ use tokio::sync::{oneshot, watch};
 use crate::hazards::Hazard;
 use crate::reconciler::Reconciler;
 
-/// Why the engine cannot be started.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot open a netlink socket: {0}; flanneld needs the capability NET_ADMIN")]
 pub struct OpenError(#[source] io::Error);
 
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(100);
 
-/// Question for the paths to addresses.
 pub struct Lookup(Vec<IpAddr>, oneshot::Sender<Vec<Option<Path>>>);
 
 type Handle<S> = WorkerHandle<S, Entry, Ownership, Lookup>;
@@ -43,12 +39,10 @@ pub struct Engine<S> {
     pub latencies: Latencies,
 }
 
-/// How long it takes to make the kernel as wanted.
 #[derive(Clone, Debug, Default)]
 pub struct Latencies {
     /// After a change of single requesters' entries.
     pub change: Latency,
-    /// When everything was compared.
     pub everything: Latency,
 }
 
@@ -72,7 +66,6 @@ impl<S: Requester> Engine<S> {
         Ok(Self { handle: handle.map_err(OpenError)?, facts, latencies })
     }
 
-    /// Paths by which the kernel would send to each of these addresses.
     pub async fn lookup(&self, addresses: Vec<IpAddr>) -> Result<Vec<Option<Path>>, Stopped> {
         self.handle.ask(|answer| Command::Other(Lookup(addresses, answer))).await
     }
@@ -156,11 +149,7 @@ impl<S: Requester> Work for EngineWork<S> {
         }
         self.note_comparison(now, resyncs);
         if let Some(facts) = self.reconciler.new_facts() {
-            self.publish_facts.send_if_modified(|old| {
-                let changed = **old != facts;
-                *old = Arc::new(facts);
-                changed
-            });
+            send_if_changed(&self.publish_facts, Arc::new(facts));
         }
         self.publish_status.publish(status(&self.reconciler));
     }
@@ -170,12 +159,11 @@ impl<S: Requester> Work for EngineWork<S> {
     }
 
     fn wake_on(&self) -> Vec<BorrowedFd<'_>> {
-        self.reconciler.monitor().sockets()
+        self.reconciler.monitor.sockets()
     }
 }
 
 impl<S: Requester> EngineWork<S> {
-    /// Records the time of a comparison of everything, if there was one.
     fn note_comparison(&self, since: Instant, resyncs: u64) {
         if self.reconciler.resyncs != resyncs {
             self.latencies.everything.since(since);
@@ -185,7 +173,7 @@ impl<S: Requester> EngineWork<S> {
     /// Logs that the state of the kernel is unknown, and compares everything.
     fn compare_everything(&mut self, error: &io::Error) {
         tracing::error!("netlink: {error}; comparing everything");
-        self.reconciler.compare_everything_again();
+        self.reconciler.resync_due = true;
         // A persistent error must not become a busy loop.
         std::thread::sleep(PAUSE_AFTER_ERROR);
     }

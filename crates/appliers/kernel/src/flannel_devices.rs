@@ -13,8 +13,7 @@ pub(crate) fn is_trial_device(link: &ObservedLink) -> bool {
     link.kind.is_some() && is_trial_name(link.name.as_str())
 }
 
-/// Whether it is one end of a test pod. Those come and go besides what is wanted of the kernel: no backend wants
-/// them.
+/// Whether it is one end of a test pod. No backend wants those: they come and go beside what is wanted of the kernel.
 pub fn is_test_pod_device(message: &LinkMessage) -> bool {
     let is_veth = message.attributes.iter().any(|attribute| match attribute {
         LinkAttribute::LinkInfo(info) => info.contains(&LinkInfo::Kind(InfoKind::Veth)),

@@ -6,66 +6,46 @@ use flannel_common::IfName;
 use flannel_entries::facts::{Interface, InterfaceAddress};
 use ipnet::IpNet;
 
-use crate::observed::{ObservedAddress, ObservedLink};
+use crate::observed::ObservedLink;
 
 #[derive(Default)]
 pub(crate) struct Links {
-    by_index: BTreeMap<u32, LinkRecord>,
-}
-
-struct LinkRecord {
-    link: ObservedLink,
-    addresses: Vec<ObservedAddress>,
+    by_index: BTreeMap<u32, (ObservedLink, Vec<InterfaceAddress>)>,
 }
 
 impl Links {
-    pub(crate) fn clear(&mut self) {
-        self.by_index.clear();
-    }
-
-    /// Adds or updates a device. Returns whether anything has changed.
     pub(crate) fn put(&mut self, link: ObservedLink) -> bool {
-        match self.by_index.get_mut(&link.index) {
-            None => {
-                self.by_index.insert(link.index, LinkRecord { link, addresses: Vec::new() });
-                true
-            }
-            Some(known) if known.link == link => false,
-            Some(known) => {
-                known.link = link;
-                true
-            }
+        let known = self.by_index.get_mut(&link.index);
+        let is_news = known.as_ref().is_none_or(|(known, _)| *known != link);
+        match known {
+            Some((known, _)) => *known = link,
+            None => drop(self.by_index.insert(link.index, (link, Vec::new()))),
         }
+        is_news
     }
 
     pub(crate) fn remove(&mut self, index: u32) -> bool {
         self.by_index.remove(&index).is_some()
     }
 
-    pub(crate) fn put_address(&mut self, address: ObservedAddress) -> bool {
-        let Some(known) = self.by_index.get_mut(&address.link) else { return false };
-        match known.addresses.iter_mut().find(|a| a.addr == address.addr) {
-            Some(old) if *old == address => false,
-            Some(old) => {
-                *old = address;
-                true
-            }
-            None => {
-                known.addresses.push(address);
-                true
-            }
+    pub(crate) fn put_address(&mut self, link: u32, address: InterfaceAddress) -> bool {
+        let Some((_, addresses)) = self.by_index.get_mut(&link) else { return false };
+        let known = addresses.iter_mut().find(|known| known.addr == address.addr);
+        let is_news = known.as_ref().is_none_or(|known| **known != address);
+        match known {
+            Some(known) => *known = address,
+            None => addresses.push(address),
         }
+        is_news
     }
 
     pub(crate) fn remove_address(&mut self, link: u32, addr: IpNet) -> bool {
-        let Some(known) = self.by_index.get_mut(&link) else { return false };
-        let before = known.addresses.len();
-        known.addresses.retain(|a| a.addr != addr);
-        known.addresses.len() != before
+        let Some((_, addresses)) = self.by_index.get_mut(&link) else { return false };
+        addresses.extract_if(.., |known| known.addr == addr).count() > 0
     }
 
     pub(crate) fn get(&self, name: IfName) -> Option<&ObservedLink> {
-        self.by_index.values().map(|k| &k.link).find(|l| l.name == name)
+        self.by_index.values().map(|(link, _)| link).find(|link| link.name == name)
     }
 
     pub(crate) fn index(&self, name: IfName) -> Option<u32> {
@@ -73,15 +53,15 @@ impl Links {
     }
 
     pub(crate) fn name(&self, index: u32) -> Option<IfName> {
-        self.by_index.get(&index).map(|k| k.link.name)
+        self.by_index.get(&index).map(|(link, _)| link.name)
     }
 
-    pub(crate) fn addresses(&self, index: u32) -> &[ObservedAddress] {
-        self.by_index.get(&index).map_or(&[], |known| &known.addresses)
+    pub(crate) fn addresses(&self, index: u32) -> &[InterfaceAddress] {
+        self.by_index.get(&index).map_or(&[], |(_, addresses)| addresses)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&ObservedLink, &[ObservedAddress])> {
-        self.by_index.values().map(|k| (&k.link, k.addresses.as_slice()))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&ObservedLink, &[InterfaceAddress])> {
+        self.by_index.values().map(|(link, addresses)| (link, addresses.as_slice()))
     }
 
     /// Networks that this node is directly connected to, through devices other than `ours`.
@@ -94,26 +74,11 @@ impl Links {
     }
 
     pub(crate) fn interfaces(&self) -> Vec<Interface> {
-        self.iter()
-            .map(|(link, addresses)| Interface {
-                index: link.index,
-                name: link.name,
-                mac: link.mac,
-                mtu: link.mtu,
-                up: link.up,
-                loopback: link.loopback,
-                master: link.master,
-                addresses: addresses
-                    .iter()
-                    .map(|a| InterfaceAddress {
-                        addr: a.addr,
-                        permanent: a.permanent,
-                        temporary: a.temporary,
-                        deprecated: a.deprecated,
-                        duplicate: a.duplicate,
-                    })
-                    .collect(),
-            })
-            .collect()
+        let interface = |(link, addresses): (&ObservedLink, &[InterfaceAddress])| {
+            let ObservedLink { index, name, mac, mtu, up, loopback, master, .. } = *link;
+            let addresses = addresses.to_vec();
+            Interface { index, name, mac, mtu, up, loopback, master, addresses }
+        };
+        self.iter().map(interface).collect()
     }
 }

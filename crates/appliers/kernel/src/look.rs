@@ -32,7 +32,7 @@ pub struct Kernel {
     pub devices: Vec<Device>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Device {
     pub index: u32,
     pub name: String,
@@ -43,9 +43,7 @@ pub struct Device {
     pub up: bool,
     pub carrier: bool,
     pub loopback: bool,
-    /// The device does not resolve addresses.
     pub noarp: bool,
-    /// Bridge, bond or VRF that it belongs to.
     pub master: Option<u32>,
     /// Index of a veth's other end, in that end's namespace.
     pub other_end: Option<u32>,
@@ -54,23 +52,9 @@ pub struct Device {
 }
 
 impl Device {
-    /// A device that is up and has no special settings.
     pub fn plain(index: u32, name: &str) -> Self {
-        Self {
-            index,
-            name: name.to_owned(),
-            kind: String::new(),
-            mtu: 1500,
-            mac: None,
-            up: true,
-            carrier: true,
-            loopback: false,
-            noarp: false,
-            master: None,
-            other_end: None,
-            vxlan: None,
-            addresses: Vec::new(),
-        }
+        let name = name.to_owned();
+        Self { index, name, mtu: 1500, up: true, carrier: true, ..Self::default() }
     }
 }
 
@@ -89,7 +73,6 @@ pub struct FoundRoute {
 }
 
 impl FoundRoute {
-    /// Message that removes it. `link`: number of its device.
     pub fn removal(&self, link: Option<u32>) -> RouteMessage {
         let mut message = verbs::route(self.dst, self.protocol.into(), link, self.via);
         message.header.scope = RouteScope::NoWhere;
@@ -117,7 +100,6 @@ impl fmt::Display for FoundRoute {
     }
 }
 
-/// What the kernel would do with a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     pub kind: RouteType,
@@ -127,10 +109,8 @@ pub struct Decision {
     pub mtu: Option<u32>,
 }
 
-/// Attribute of a route query: the IP protocol of the packet.
 const RTA_IP_PROTO: u16 = 27;
 
-/// A packet whose route is asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteQuery {
     pub dst: IpAddr,
@@ -157,7 +137,6 @@ pub struct FoundFdb {
 }
 
 impl Kernel {
-    /// Opens a connection in the network namespace of the calling thread.
     pub fn open() -> io::Result<Self> {
         let mut connection =
             Connection::open(Protocol::Route).map_err(not("talk to the kernel"))?;
@@ -168,12 +147,12 @@ impl Kernel {
         let mut devices = devices.map_err(not("list the devices"))?;
         let addresses =
             connection.dump(&dump::addresses(), |message| match Observed::read(message)? {
-                Observed::Address(address) => Some(address),
+                Observed::Address(link, address) => Some((link, address.addr)),
                 _ => None,
             });
-        for found in addresses.map_err(not("list the addresses"))? {
-            if let Some(device) = devices.iter_mut().find(|device| device.index == found.link) {
-                device.addresses.push(found.addr);
+        for (link, addr) in addresses.map_err(not("list the addresses"))? {
+            if let Some(device) = devices.iter_mut().find(|device| device.index == link) {
+                device.addresses.push(addr);
             }
         }
         Ok(Self { connection, devices })
@@ -191,37 +170,15 @@ impl Kernel {
         self.by_index(index).map(|device| device.name.clone()).unwrap_or_default()
     }
 
-    /// Routes of the main table.
     pub fn routes(&mut self) -> io::Result<Vec<FoundRoute>> {
-        let mut all = Vec::new();
-        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            let dumped =
-                self.connection.dump(&dump::routes(family), |message| {
-                    match Observed::read(message)? {
-                        Observed::Route(route) => Some(route),
-                        _ => None,
-                    }
-                });
-            match dumped {
-                Ok(found) => all.extend(found),
-                // A kernel without IPv6 has no such table.
-                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
-                Err(error) => return Err(not("list the routes")(error)),
-            }
-        }
+        let all = observed::read_routes(&mut self.connection).map_err(not("list the routes"))?;
         Ok(all.iter().flat_map(|route| self.by_hop(route)).collect())
     }
 
     fn by_hop(&self, route: &ObservedRoute) -> Vec<FoundRoute> {
-        let nowhere = FoundRoute {
-            dst: route.dst,
-            via: None,
-            link: String::new(),
-            metric: route.metric,
-            protocol: route.protocol,
-            kind: route.kind,
-            onlink: false,
-        };
+        let ObservedRoute { dst, metric, protocol, kind, .. } = *route;
+        let (via, link, onlink) = (None, String::new(), false);
+        let nowhere = FoundRoute { dst, via, link, metric, protocol, kind, onlink };
         if route.hops.is_empty() {
             return vec![nowhere];
         }
@@ -331,7 +288,6 @@ fn device(message: LinkMessage) -> Option<Device> {
     })
 }
 
-/// Adds what could not be done to an error.
 fn not(what: &'static str) -> impl FnOnce(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("{what}: {error}"))
 }

@@ -7,8 +7,7 @@ use netlink_packet_route::RouteNetlinkMessage;
 
 use flannel_netlink::{Attributes, Message, Protocol, Socket, decode, messages, xfrm};
 
-/// Receive buffer for a burst of some ten thousand changes. Beyond it the kernel drops notifications and reports an
-/// overflow.
+/// Receive buffer for a burst of some ten thousand changes. Beyond it the kernel reports an overflow.
 const RECEIVE_MEMORY: i32 = 16 << 20;
 
 /// `RTM_NEWNETCONF`, `RTM_DELNETCONF`, and in them, after the family, `NETCONFA_IFINDEX`.
@@ -25,8 +24,7 @@ pub(crate) struct Monitor {
 pub(crate) enum Notification {
     /// A change, and the netlink port of whoever made it (often its process id; 0 is the kernel).
     Change(RouteNetlinkMessage, u32),
-    /// A change that the codec cannot decode, such as forwarding, of the device of this index; `None` for all
-    /// devices, or an unknown one.
+    /// A change that the codec cannot decode, such as forwarding, and the index of its device, if it is known.
     Setting(Option<u32>),
     /// Notifications were lost: the state of the kernel is unknown until it is read again.
     Overflow,
@@ -36,31 +34,22 @@ impl Monitor {
     pub(crate) fn open() -> io::Result<Self> {
         let socket = Socket::open(Protocol::Route)?;
         socket.set_receive_memory(RECEIVE_MEMORY)?;
+        for group in [libc::RTNLGRP_LINK, libc::RTNLGRP_IPV4_IFADDR, libc::RTNLGRP_IPV6_IFADDR] {
+            socket.join(group)?;
+        }
         Ok(Self { socket, policies: None })
     }
 
-    /// Sockets that notifications arrive at.
     pub(crate) fn sockets(&self) -> Vec<BorrowedFd<'_>> {
         std::iter::once(&self.socket).chain(&self.policies).map(|socket| socket.as_fd()).collect()
     }
 
-    pub(crate) fn watch_links_and_addresses(&self) -> io::Result<()> {
-        for group in [libc::RTNLGRP_LINK, libc::RTNLGRP_IPV4_IFADDR, libc::RTNLGRP_IPV6_IFADDR] {
-            self.socket.join(group)?;
-        }
-        Ok(())
-    }
-
-    pub(crate) fn watch_routes_and_neighbours(&self) -> io::Result<()> {
+    /// Watches routes, neighbours, rules, and settings of devices such as forwarding, too.
+    pub(crate) fn watch_everything(&self) -> io::Result<()> {
         for group in [libc::RTNLGRP_IPV4_ROUTE, libc::RTNLGRP_IPV6_ROUTE, libc::RTNLGRP_NEIGH] {
             self.socket.join(group)?;
         }
-        Ok(())
-    }
-
-    /// Subscribes to what decides about packets besides routes: rules, and settings of devices such as forwarding. A
-    /// kernel may lack them.
-    pub(crate) fn watch_rules_and_settings(&self) {
+        // A kernel may lack these.
         for group in [
             libc::RTNLGRP_IPV4_RULE,
             libc::RTNLGRP_IPV6_RULE,
@@ -69,9 +58,9 @@ impl Monitor {
         ] {
             let _ = self.socket.join(group);
         }
+        Ok(())
     }
 
-    /// Subscribes to IPsec policies.
     pub(crate) fn watch_policies(&mut self) -> io::Result<()> {
         if self.policies.is_none() {
             let socket = Socket::open(Protocol::Xfrm)?;
@@ -81,8 +70,7 @@ impl Monitor {
         Ok(())
     }
 
-    /// Whether others have changed policies since the last call, and their netlink port. Changes made through
-    /// `own_port` do not count.
+    /// Netlink port of whoever has changed policies since the last call, unless through `own_port`.
     pub(crate) fn drain_policies(&mut self, own_port: u32) -> io::Result<Option<u32>> {
         let mut by = None;
         let Some(socket) = &mut self.policies else { return Ok(None) };
@@ -103,8 +91,7 @@ impl Monitor {
         }
     }
 
-    /// Passes on the notifications since the last call, without waiting. Echoes of changes made through `own_port`
-    /// are left out where the kernel marks them as ours.
+    /// Passes on what has come since the last call, without what the kernel marks as made through `own_port`.
     pub(crate) fn drain(
         &mut self,
         own_port: u32,

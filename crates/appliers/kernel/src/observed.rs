@@ -1,7 +1,6 @@
-//! Objects in the kernel, decoded from its messages.
-//!
-//! Devices are identified by index here; [`crate::links::Links`] knows their names.
+//! Objects in the kernel, decoded from its messages. Devices are identified by index: see [`crate::links::Links`].
 
+use std::io;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -19,7 +18,11 @@ use netlink_packet_route::route::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use flannel_common::{IfName, Mac};
+use flannel_entries::facts::InterfaceAddress;
 use flannel_entries::kernel::IpTunnelKind;
+use flannel_netlink::Connection;
+
+use crate::encode::dump;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObservedLink {
@@ -82,16 +85,6 @@ impl ObservedIpTunnel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ObservedAddress {
-    pub(crate) link: u32,
-    pub(crate) addr: IpNet,
-    pub(crate) permanent: bool,
-    pub(crate) temporary: bool,
-    pub(crate) deprecated: bool,
-    pub(crate) duplicate: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObservedRoute {
     pub(crate) dst: IpNet,
     pub(crate) metric: u32,
@@ -136,7 +129,8 @@ pub(crate) struct ObservedFdb {
 
 pub(crate) enum Observed {
     Link(ObservedLink),
-    Address(ObservedAddress),
+    /// An address of the device of this index.
+    Address(u32, InterfaceAddress),
     Route(ObservedRoute),
     Neighbour(ObservedNeighbour),
     Fdb(ObservedFdb),
@@ -148,7 +142,6 @@ pub(crate) enum Event {
 }
 
 impl Observed {
-    /// Decodes an answer to a dump.
     pub(crate) fn read(message: RouteNetlinkMessage) -> Option<Self> {
         match Event::read(message)? {
             Event::New(observed) => Some(observed),
@@ -157,16 +150,32 @@ impl Observed {
     }
 }
 
+pub(crate) fn read_routes(connection: &mut Connection) -> io::Result<Vec<ObservedRoute>> {
+    let mut routes = Vec::new();
+    for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+        let read = |message| match message {
+            RouteNetlinkMessage::NewRoute(message) => route(&message),
+            _ => None,
+        };
+        match connection.dump(&dump::routes(family), read) {
+            Ok(some) => routes.extend(some),
+            // A kernel without IPv6 has no such table.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(routes)
+}
+
 impl Event {
-    /// Decodes a notification; `None` for what does not concern us: other routing tables, and entries that the kernel
-    /// learned.
+    /// Decodes a notification; `None` for other routing tables, and entries that the kernel learned.
     pub(crate) fn read(message: RouteNetlinkMessage) -> Option<Self> {
         use RouteNetlinkMessage as M;
         Some(match message {
             M::NewLink(m) => Self::New(Observed::Link(link(m)?)),
             M::DelLink(m) => Self::Gone(Observed::Link(link(m)?)),
-            M::NewAddress(m) => Self::New(Observed::Address(address(&m)?)),
-            M::DelAddress(m) => Self::Gone(Observed::Address(address(&m)?)),
+            M::NewAddress(m) => Self::New(address(&m)?),
+            M::DelAddress(m) => Self::Gone(address(&m)?),
             M::NewRoute(m) => Self::New(Observed::Route(route(&m)?)),
             M::DelRoute(m) => Self::Gone(Observed::Route(route(&m)?)),
             M::NewNeighbour(m) => Self::New(neighbour(&m)?),
@@ -272,7 +281,7 @@ fn ip_tunnel(kind: IpTunnelKind, infos: &[LinkInfo]) -> ObservedIpTunnel {
     tunnel
 }
 
-fn address(message: &AddressMessage) -> Option<ObservedAddress> {
+fn address(message: &AddressMessage) -> Option<Observed> {
     let mut address = None;
     let mut local = None;
     let mut flags = AddressFlags::from_bits_retain(u32::from(message.header.flags.bits()));
@@ -286,18 +295,17 @@ fn address(message: &AddressMessage) -> Option<ObservedAddress> {
     }
     // On a point-to-point link "address" is the far end and "local" ours; else they are the same.
     let ip = local.or(address)?;
-    Some(ObservedAddress {
-        link: message.header.index,
+    let address = InterfaceAddress {
         addr: IpNet::new(ip, message.header.prefix_len).ok()?,
         permanent: flags.contains(AddressFlags::Permanent),
         // The same bit is "secondary" for IPv4.
         temporary: ip.is_ipv6() && flags.contains(AddressFlags::Secondary),
         deprecated: flags.contains(AddressFlags::Deprecated),
         duplicate: flags.contains(AddressFlags::Dadfailed),
-    })
+    };
+    Some(Observed::Address(message.header.index, address))
 }
 
-/// Destination of a route of any table.
 pub(crate) fn destination(message: &RouteMessage) -> Option<IpNet> {
     let any = match message.header.address_family {
         AddressFamily::Inet => IpAddr::from([0u8; 4]),
@@ -377,25 +385,15 @@ pub(crate) fn route_ip(address: &RouteAddress) -> Option<IpAddr> {
 fn neighbour(message: &NeighbourMessage) -> Option<Observed> {
     let header = &message.header;
     let (ip, mac) = neighbour_addresses(message);
-    let permanent = header.state == NeighbourState::Permanent;
+    let (link, permanent) = (header.ifindex, header.state == NeighbourState::Permanent);
     match header.family {
         AddressFamily::Bridge if header.flags.contains(NeighbourFlags::Own) => {
-            Some(Observed::Fdb(ObservedFdb {
-                link: header.ifindex,
-                mac: mac?,
-                dst: ip?,
-                permanent,
-            }))
+            Some(Observed::Fdb(ObservedFdb { link, mac: mac?, dst: ip?, permanent }))
         }
         AddressFamily::Inet | AddressFamily::Inet6
             if !header.flags.contains(NeighbourFlags::Proxy) =>
         {
-            Some(Observed::Neighbour(ObservedNeighbour {
-                link: header.ifindex,
-                ip: ip?,
-                mac,
-                permanent,
-            }))
+            Some(Observed::Neighbour(ObservedNeighbour { link, ip: ip?, mac, permanent }))
         }
         _ => None,
     }

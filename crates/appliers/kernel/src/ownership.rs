@@ -6,13 +6,14 @@
 
 use flannel_common::IfName;
 use flannel_common::xfrm::ESP_REQID;
+use flannel_entries::facts::InterfaceAddress;
 use flannel_entries::kernel::{IPV6_DEFAULT_METRIC, LegacyRoutes, Ownership, ROUTE_PROTOCOL};
 use flannel_netlink::xfrm::ObservedPolicy;
 use ipnet::IpNet;
 
 use crate::flannel_devices;
 use crate::links::Links;
-use crate::observed::{ObservedAddress, ObservedLink, ObservedRoute, RouteKind};
+use crate::observed::{ObservedLink, ObservedRoute, RouteKind};
 
 /// Protocol of routes that name none, such as those of `ip route add` and the Go flannel.
 const PROTOCOL_BOOT: u8 = 3;
@@ -33,12 +34,7 @@ pub(crate) fn owns_route(
         || taking_over && ownership.legacy.iter().any(|legacy| is_legacy(legacy, route, links))
 }
 
-pub(crate) fn owns_address(ownership: &Ownership, address: &ObservedAddress, name: IfName) -> bool {
-    ownership.links.contains(&name) && ownership.is_within(address.addr)
-}
-
-/// Whether a neighbour or a forwarding entry of a device is ours. Entries that the kernel has learned are not
-/// permanent, and not ours.
+/// Whether a neighbour or a forwarding entry is ours. Those that the kernel has learned are not permanent.
 pub(crate) fn owns_neighbour(ownership: &Ownership, name: IfName, permanent: bool) -> bool {
     ownership.links.contains(&name) && permanent
 }
@@ -49,7 +45,7 @@ pub(crate) fn owns_neighbour(ownership: &Ownership, name: IfName, permanent: boo
 pub(crate) fn owns_orphan(
     ownership: &Ownership,
     link: &ObservedLink,
-    addresses: &[ObservedAddress],
+    addresses: &[InterfaceAddress],
 ) -> bool {
     let was_in_use = || addresses.iter().any(|address| ownership.is_within(address.addr));
     flannel_devices::is_trial_device(link) || flannel_devices::can_be_ours(link) && was_in_use()

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use flannel_common::Throttle;
-
 use flannel_entries::kernel::Key;
 
 /// Number of entries that are listed at once; more are only counted.
@@ -46,8 +45,7 @@ impl RepairLog {
         self.undone.entry(key.clone()).or_insert((by, now));
     }
 
-    /// Describes the process that has this netlink port. It is looked up at once: a command that undoes something
-    /// ends with that.
+    /// Describes the process that has this netlink port, at once: a command that undoes something ends with that.
     pub(crate) fn culprit(&mut self, port: u32) -> Option<String> {
         match &self.last {
             Some((last, who)) if *last == port && who.is_some() => who.clone(),

@@ -11,8 +11,7 @@ use rustix::fs::StatVfsMountFlags;
 use flannel_common::IfName;
 use flannel_entries::kernel::{Offload, Sysctl};
 
-/// Whether the kernel has the value already; a setting that the kernel does not know counts as set, and so does one
-/// that cannot be set from here.
+/// Whether the kernel has the value; a setting that it does not know, or that cannot be set here, counts as set.
 pub(crate) fn sysctl_is_set(sysctl: &Sysctl) -> bool {
     match fs::read_to_string(path(sysctl)) {
         Ok(value) => value.trim() == sysctl.value || cannot_be_set(sysctl),
@@ -34,8 +33,7 @@ pub(crate) fn set_sysctl(sysctl: &Sysctl) -> io::Result<()> {
     Err(io::Error::other(format!("the kernel accepts it and keeps {value}")))
 }
 
-/// Whether settings are read-only, as in a container without privileges. No retry changes that, and no pod is cut off
-/// by it; it is logged once.
+/// Whether settings are read-only, as in a container without privileges: logged once, since no retry changes it.
 fn cannot_be_set(sysctl: &Sysctl) -> bool {
     static LOGGED: Once = Once::new();
     let read_only = rustix::fs::statvfs(path(sysctl))
@@ -58,7 +56,6 @@ pub(crate) fn read_sysctl(path: &str) -> Option<String> {
     Some(value.trim().to_owned())
 }
 
-/// Port of vxlan devices that name none.
 pub(crate) fn default_vxlan_port() -> u16 {
     let module = fs::read_to_string("/sys/module/vxlan/parameters/udp_port");
     module.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(8472)

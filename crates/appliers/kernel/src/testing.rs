@@ -5,7 +5,6 @@ use flannel_common::IfName;
 use crate::observed::ObservedLink;
 
 impl ObservedLink {
-    /// A device that is up and has no special settings.
     pub(crate) fn plain(index: u32, name: &str) -> Self {
         Self {
             index,

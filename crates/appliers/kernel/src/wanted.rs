@@ -3,12 +3,10 @@
 use std::ops::Bound;
 use std::time::Duration;
 
-use flannel_common::{Backoff, Family, RepairPolicy};
+use flannel_common::{Backoff, Family, IfName, RepairPolicy};
+use flannel_entries::kernel::{Entry, Key, Link};
 use flannel_wanted::Wanted;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-
-use flannel_common::IfName;
-use flannel_entries::kernel::{Entry, Key, Link};
 
 pub(crate) const REPAIRS: RepairPolicy = RepairPolicy {
     at_once: 10,
@@ -49,7 +47,6 @@ pub(crate) fn routes_to<S: Ord + Clone>(
     wanted.range(Key::Route(dst, 0)..=Key::Route(dst, u32::MAX))
 }
 
-/// All wanted routes of a family.
 pub(crate) fn routes<S: Ord + Clone>(
     wanted: &Wanted<S, Entry>,
     family: Family,

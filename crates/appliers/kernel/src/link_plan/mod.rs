@@ -13,12 +13,10 @@ use crate::encode;
 use crate::links::Links;
 use crate::observed::{ObservedKind, ObservedLink};
 
-/// What a device is compared with.
 #[derive(Clone, Copy)]
 pub(crate) struct LinkContext<'a> {
     pub(crate) links: &'a Links,
     pub(crate) ownership: &'a Ownership,
-    /// Port of vxlan devices that name none.
     pub(crate) default_port: u16,
 }
 
@@ -30,9 +28,7 @@ pub(crate) enum LinkPlan {
         index: u32,
         from: IfName,
     },
-    /// The existing device can be changed.
     Change(Vec<Step>),
-    /// A device is in the way of the wanted one, for this reason.
     Remove {
         index: u32,
         why: String,
@@ -41,7 +37,6 @@ pub(crate) enum LinkPlan {
     Wait(String),
 }
 
-/// A difference, and the request that removes it.
 pub(crate) struct Step {
     pub(crate) what: String,
     pub(crate) request: Request,
@@ -150,7 +145,6 @@ impl LinkContext<'_> {
     }
 }
 
-/// Differences that every kind of device can have.
 fn changes(link: &Link, observed: &ObservedLink) -> Vec<Step> {
     let index = observed.index;
     let mut steps = Vec::new();

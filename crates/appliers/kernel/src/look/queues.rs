@@ -40,7 +40,6 @@ pub struct FoundQueue {
     /// Whether everything that the device sends goes through it.
     pub is_root: bool,
     pub drops: u64,
-    /// Packets that wait in it.
     pub waiting: u32,
     pub setting: QueueSetting,
 }
@@ -64,7 +63,6 @@ pub enum FilterPlace {
     Egress,
 }
 
-/// A filter of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundFilter {
     pub link: u32,
@@ -83,18 +81,13 @@ pub struct FoundFilter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilterEffect {
     Drops,
-    /// Redirects to the device of this index.
     Redirects(u32),
-    /// Drops what is above some rate.
     Polices,
-    /// A BPF program decides.
     Program,
-    /// Changes addresses, headers or marks.
     Changes,
     Other,
 }
 
-/// Packets that a filter is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FilterSelector {
     Everything,
@@ -123,7 +116,6 @@ impl Writable for Question {
 }
 
 impl Kernel {
-    /// Queues of all devices.
     pub fn queues(&mut self) -> io::Result<Vec<FoundQueue>> {
         let question = Question { kind: RTM_GETQDISC, link: 0, parent: 0 };
         let found = self.connection.ask_all(&question, |message| read_queue(message.payload));
@@ -132,7 +124,6 @@ impl Kernel {
         Ok(found.unwrap_or_default())
     }
 
-    /// Filters of a device, for incoming and outgoing packets.
     pub fn filters(&mut self, link: u32) -> io::Result<Vec<FoundFilter>> {
         let mut all = Vec::new();
         for (parent, place) in [
@@ -162,14 +153,11 @@ fn read_queue(payload: &[u8]) -> Option<FoundQueue> {
     let kind = attributes.text(TCA_KIND)?.to_owned();
     let counts = attributes.nested(TCA_STATS2)?.get(TCA_STATS_QUEUE).unwrap_or_default();
     let options = attributes.get(TCA_OPTIONS).unwrap_or_default();
-    Some(FoundQueue {
-        link: ne32_at(header, 4)?,
-        is_root: ne32_at(header, 12)? == AT_ROOT,
-        drops: ne32_at(counts, 8).unwrap_or_default().into(),
-        waiting: ne32_at(counts, 0).unwrap_or_default(),
-        setting: setting(&kind, options),
-        kind,
-    })
+    let (link, is_root) = (ne32_at(header, 4)?, ne32_at(header, 12)? == AT_ROOT);
+    let drops = ne32_at(counts, 8).unwrap_or_default().into();
+    let waiting = ne32_at(counts, 0).unwrap_or_default();
+    let setting = setting(&kind, options);
+    Some(FoundQueue { link, kind, is_root, drops, waiting, setting })
 }
 
 fn setting(kind: &str, options: &[u8]) -> QueueSetting {
@@ -198,8 +186,9 @@ fn read_filter(payload: &[u8], place: FilterPlace) -> Option<FoundFilter> {
     let attributes = Attributes(attributes);
     let kind = attributes.text(TCA_KIND)?.to_owned();
     let options = attributes.nested(TCA_OPTIONS)?;
-    let info = ne32_at(header, 16)?;
-    let protocol = u16::from_be(info as u16);
+    let (link, info) = (ne32_at(header, 4)?, ne32_at(header, 16)?);
+    let priority = (info >> 16) as u16;
+    let protocol = Some(u16::from_be(info as u16)).filter(|it| *it != ALL_PROTOCOLS);
     // Number of the option that holds the actions, by kind.
     let actions = match kind.as_str() {
         "u32" => 7,
@@ -231,16 +220,7 @@ fn read_filter(payload: &[u8], place: FilterPlace) -> Option<FoundFilter> {
     if kind == "bpf" && decides {
         effect = FilterEffect::Program;
     }
-    Some(FoundFilter {
-        link: ne32_at(header, 4)?,
-        place,
-        kind,
-        priority: (info >> 16) as u16,
-        protocol: (protocol != ALL_PROTOCOLS).then_some(protocol),
-        effect,
-        selector,
-        packets,
-    })
+    Some(FoundFilter { link, place, kind, priority, protocol, effect, selector, packets })
 }
 
 fn read_action(action: Attributes<'_>) -> FilterEffect {

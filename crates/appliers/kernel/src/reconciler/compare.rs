@@ -12,8 +12,7 @@ use super::Reconciler;
 use crate::encode;
 use crate::link_plan::{LinkContext, LinkPlan, plan_link};
 use crate::observed::{
-    Event, Hop, Observed, ObservedAddress, ObservedFdb, ObservedLink, ObservedNeighbour,
-    ObservedRoute, RouteKind,
+    Event, Hop, Observed, ObservedFdb, ObservedLink, ObservedNeighbour, ObservedRoute, RouteKind,
 };
 use crate::ownership::{self, PROTOCOL_KERNEL};
 use crate::settings;
@@ -31,25 +30,25 @@ impl<S: Ord + Clone> Reconciler<S> {
                     self.forget_routes_over(link.index, true);
                 }
             }
-            Event::New(Observed::Address(address)) => {
-                if self.links.put_address(address.clone()) {
-                    self.node_changed(self.concerns_pods(address.link));
+            Event::New(Observed::Address(link, address)) => {
+                let addr = address.addr;
+                if self.links.put_address(link, address) {
+                    self.node_changed(self.concerns_pods(link));
                 }
-                if let Some(name) = self.links.name(address.link)
+                if let Some(name) = self.links.name(link)
                     && self.ownership.links.contains(&name)
                 {
-                    self.compare_address(&address, name);
+                    self.compare_address(link, name, addr);
                 }
             }
-            Event::Gone(Observed::Address(address)) => {
-                let concerned = self.concerns_pods(address.link);
-                if self.links.remove_address(address.link, address.addr) {
+            Event::Gone(Observed::Address(link, address)) => {
+                let concerned = self.concerns_pods(link);
+                if self.links.remove_address(link, address.addr) {
                     self.node_changed(concerned);
-                    self.forget_routes_over(address.link, false);
+                    self.forget_routes_over(link, false);
                 }
-                // Routes that needed this address have vanished with it, without a notification. It may be one that
-                // we wrote and did not hear of.
-                let name = self.links.name(address.link);
+                // Routes that needed this address have vanished without a notification, perhaps one that we had not heard of.
+                let name = self.links.name(link);
                 self.resync_due |= name.is_some_and(|name| self.is_referenced(name));
             }
             Event::New(Observed::Route(route)) => {
@@ -97,8 +96,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         self.resync_due |= referenced;
     }
 
-    /// Notes that a device or an address has come, gone or changed: what could not be written may be writable now.
-    /// `concerns_pods` tells whether it decides about packets of pods.
+    /// Notes that a device or address has changed, so that writes may succeed now, and perhaps paths of pods are others.
     fn node_changed(&mut self, concerns_pods: bool) {
         self.facts_changed = true;
         if concerns_pods {
@@ -138,10 +136,8 @@ impl<S: Ord + Clone> Reconciler<S> {
         let links: Vec<Link> = wanted::links(&self.wanted).cloned().collect();
         for link in links {
             let key = Key::Link(link.name);
-            match plan_link(&link, self.link_context()) {
-                LinkPlan::Keep => self.wanted.seen(&key),
-                _ => self.missing(&key, 0, now),
-            }
+            let is_as_wanted = matches!(plan_link(&link, self.link_context()), LinkPlan::Keep);
+            self.note_found(&key, is_as_wanted, 0, now);
         }
         let orphans: Vec<(IfName, u32)> = self
             .links
@@ -157,12 +153,12 @@ impl<S: Ord + Clone> Reconciler<S> {
         }
     }
 
-    pub(super) fn compare_address(&mut self, address: &ObservedAddress, name: IfName) {
-        let key = Key::Address(name, address.addr);
+    pub(super) fn compare_address(&mut self, link: u32, name: IfName, addr: IpNet) {
+        let key = Key::Address(name, addr);
         if self.wanted.get(&key).is_some() {
             self.wanted.seen(&key);
-        } else if ownership::owns_address(&self.ownership, address, name) {
-            self.removals.push((key, Request::delete_address(address.link, address.addr)));
+        } else if self.ownership.is_within(addr) {
+            self.removals.push((key, Request::delete_address(link, addr)));
         }
     }
 
@@ -171,11 +167,8 @@ impl<S: Ord + Clone> Reconciler<S> {
         let key = Key::Neighbour(name, neighbour.ip);
         match self.wanted.get(&key) {
             Some(Entry::Neighbour(wanted)) => {
-                if neighbour.permanent && neighbour.mac == Some(wanted.mac) {
-                    self.wanted.seen(&key);
-                } else {
-                    self.missing(&key, 0, now);
-                }
+                let is_as_wanted = neighbour.permanent && neighbour.mac == Some(wanted.mac);
+                self.note_found(&key, is_as_wanted, 0, now);
             }
             _ if ownership::owns_neighbour(&self.ownership, name, neighbour.permanent) => {
                 self.removals.push((key, encode::delete_neighbour(neighbour.link, neighbour.ip)));
@@ -189,11 +182,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         let key = Key::Fdb(name, fdb.mac);
         let odd = match self.wanted.get(&key) {
             Some(Entry::Fdb(wanted)) if wanted.dst == fdb.dst => {
-                if fdb.permanent {
-                    self.wanted.seen(&key);
-                } else {
-                    self.missing(&key, 0, now);
-                }
+                self.note_found(&key, fdb.permanent, 0, now);
                 false
             }
             Some(_) => {
@@ -229,8 +218,7 @@ impl<S: Ord + Clone> Reconciler<S> {
             }
             Some(false) => {
                 self.missing(&key, 0, now);
-                // Ours replaces it in place, unless both coexist. One that leads where ours does is not removed: the
-                // removal would find ours.
+                // Ours replaces it in place, unless both coexist. The removal of one that leads where ours does would find ours.
                 let plain = ObservedRoute { has_extras: false, ..route.clone() };
                 if route.hops.len() == 1 && self.route_matches(&key, &plain) != Some(true) {
                     self.removals.push((key, encode::delete_route(route)));
@@ -279,11 +267,14 @@ impl<S: Ord + Clone> Reconciler<S> {
                 // `found_by` names all that are read.
                 _ => continue,
             };
-            if set { self.wanted.seen(&key) } else { self.missing(&key, 0, now) }
+            self.note_found(&key, set, 0, now);
         }
     }
 
-    /// Notes that a wanted entry is missing, or not as wanted.
+    pub(super) fn note_found(&mut self, key: &Key, is_as_wanted: bool, by: u32, now: Instant) {
+        if is_as_wanted { self.wanted.seen(key) } else { self.missing(key, by, now) }
+    }
+
     pub(super) fn missing(&mut self, key: &Key, by: u32, now: Instant) {
         if self.wanted.get(key).is_none() {
             return;
@@ -314,11 +305,8 @@ fn is_link_local(net: IpNet) -> bool {
 /// How a comparison with the kernel comes across an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FoundBy {
-    /// It is planned against the existing devices.
     Plan,
-    /// The kernel lists it among all others.
     Listing,
-    /// It is read by its name.
     Reading,
 }
 

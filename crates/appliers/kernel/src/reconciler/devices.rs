@@ -89,7 +89,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         if let Err(error) = self.rename(index, link.name)? {
             return Ok(Err(format!("{from} cannot be renamed: {error}")));
         }
-        self.refresh_link(index)?;
+        self.learn_link(indexed_link(index, []))?;
         self.resync_due = true;
         Ok(Ok(()))
     }
@@ -125,7 +125,7 @@ impl<S: Ord + Clone> Reconciler<S> {
             }
             refused = Some(format!("{what}, and that cannot be changed: {error}"));
         }
-        self.refresh_link(index)?;
+        self.learn_link(indexed_link(index, []))?;
         // Down and up, or another MAC, has removed entries on it.
         self.resync_due = true;
         Ok(refused.map_or(Ok(()), Err))
@@ -279,11 +279,6 @@ impl<S: Ord + Clone> Reconciler<S> {
         let mut result = Ok(());
         self.connection.apply([request], |_, error| result = Err(error))?;
         Ok(result)
-    }
-
-    /// Reads a device that we have just written.
-    fn refresh_link(&mut self, index: u32) -> io::Result<()> {
-        self.learn_link(indexed_link(index, []))
     }
 
     fn learn_link(&mut self, message: LinkMessage) -> io::Result<()> {

@@ -1,5 +1,4 @@
-//! Looks for hazards: when the kernel reports a change, and with every comparison. Only paths to peers that may have
-//! changed are looked up.
+//! Looks for hazards with every comparison and relevant change. Only paths that may have changed are looked up.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,9 +14,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::Reconciler;
 use crate::encode::{self, dump};
-use crate::hazards::{
-    Hazard, first_host, forwarding_settings, in_the_main_table, peers_around, pods_devices,
-};
+use crate::hazards::{Hazard, describe, first_host};
 use crate::observed::{ObservedRoute, RouteKind, destination};
 use crate::{settings, wanted};
 
@@ -34,7 +31,6 @@ const TABLE_DEFAULT: u32 = 253;
 const TABLE_MAIN: u32 = 254;
 const TABLE_LOCAL: u32 = 255;
 
-/// State of the search for hazards.
 #[derive(Default)]
 pub(super) struct HazardWatch {
     /// Routes into our networks that are not ours.
@@ -42,21 +38,15 @@ pub(super) struct HazardWatch {
     pub(super) hazards: BTreeSet<Hazard>,
     /// Found once. A diversion that is about to be repaired is not found a second time.
     suspects: BTreeSet<Hazard>,
-    /// What may have changed since the last look.
     due: HazardScope,
     not_before: Option<Instant>,
 }
 
-enum HazardScope {
-    /// Paths to these peers, perhaps none.
-    Peers(BTreeSet<IpNet>),
-    Everything,
-}
-
-impl Default for HazardScope {
-    fn default() -> Self {
-        Self::Peers(BTreeSet::new())
-    }
+#[derive(Default)]
+struct HazardScope {
+    everything: bool,
+    /// Else the paths to these peers, perhaps none.
+    peers: BTreeSet<IpNet>,
 }
 
 impl HazardWatch {
@@ -69,20 +59,19 @@ impl HazardWatch {
     }
 
     fn has_due(&self) -> bool {
-        !matches!(&self.due, HazardScope::Peers(peers) if peers.is_empty())
+        self.due.everything || !self.due.peers.is_empty()
     }
 
     pub(super) fn look_at_everything(&mut self) {
-        self.due = HazardScope::Everything;
+        self.due.everything = true;
     }
 
-    /// Notes that entries have been written or removed.
     pub(super) fn look_at<'a>(&mut self, keys: impl IntoIterator<Item = &'a Key>) {
         for key in keys {
-            match (key, &mut self.due) {
-                (Key::Route(dst, _), HazardScope::Peers(peers)) => drop(peers.insert(*dst)),
+            match key {
+                Key::Route(dst, _) if !self.due.everything => drop(self.due.peers.insert(*dst)),
                 // Routes on it, and packets that come in by it, may be diverted.
-                (Key::Address(..) | Key::Link(_), due) => *due = HazardScope::Everything,
+                Key::Address(..) | Key::Link(_) => self.look_at_everything(),
                 _ => {}
             }
         }
@@ -90,7 +79,6 @@ impl HazardWatch {
 }
 
 impl<S: Ord + Clone> Reconciler<S> {
-    /// Notes that a route that is not ours has come or gone.
     pub(super) fn note_foreign(&mut self, route: &ObservedRoute, come: bool) {
         if !self.ownership.is_within(route.dst) {
             return;
@@ -103,14 +91,13 @@ impl<S: Ord + Clone> Reconciler<S> {
             self.watch.foreign.push(route.clone());
         } else {
             // There may have been another of the kind.
-            self.resync_due |=
-                peers_around(&self.wanted, &self.ownership, route.dst).next().is_some();
+            let is_to_peer = self.peers_around(route.dst).next().is_some();
+            self.resync_due |= is_to_peer;
         }
         self.watch.look_at_everything();
     }
 
-    /// Notes that a device is gone, down or without one of its addresses. Linux sends no notification about the IPv4
-    /// routes that go with it, in any table.
+    /// Notes that a device is gone, down or without an address: Linux does not tell of IPv4 routes that go with it.
     pub(super) fn forget_routes_over(&mut self, link: u32, device_gone: bool) {
         let foreign = &mut self.watch.foreign;
         let leads_over = |route: &ObservedRoute| route.hops.iter().any(|hop| hop.link == link);
@@ -127,8 +114,9 @@ impl<S: Ord + Clone> Reconciler<S> {
             // It depends on the route. One inside this node's own subnet does not affect a peer.
             let over: Vec<IpNet> =
                 foreign.iter().filter(|r| leads_over(r)).map(|r| r.dst).collect();
-            let around = |dst| peers_around(&self.wanted, &self.ownership, dst).next().is_some();
-            self.resync_due |= over.into_iter().any(around);
+            let leads_there = |dst| self.peers_around(dst).next().is_some();
+            let is_to_peer = over.into_iter().any(leads_there);
+            self.resync_due |= is_to_peer;
         }
         self.watch.look_at_everything();
     }
@@ -140,7 +128,6 @@ impl<S: Ord + Clone> Reconciler<S> {
             || addresses.into_iter().any(|address| self.ownership.is_within(address.addr))
     }
 
-    /// Whether a message may divert packets of pods.
     pub(super) fn decides(&self, message: &RouteNetlinkMessage) -> bool {
         use RouteNetlinkMessage as M;
         match message {
@@ -152,17 +139,15 @@ impl<S: Ord + Clone> Reconciler<S> {
         }
     }
 
-    /// Looks for hazards, and logs new ones.
     pub(super) fn look_for_hazards(&mut self) -> io::Result<()> {
         let mut due = std::mem::take(&mut self.watch.due);
         let begin = Instant::now();
         let mut hazards = self.settings_off();
-        let (ownership, links) = (&self.ownership, &self.links);
-        hazards.extend(in_the_main_table(&self.wanted, ownership, links, &self.watch.foreign));
+        hazards.extend(self.hazards_in_main_table());
         if hazards.is_empty() {
             if self.watch.hazards.iter().any(|hazard| hazard.diverted_peer().is_none()) {
                 // While there were others, diverted peers were not looked for.
-                due = HazardScope::Everything;
+                due.everything = true;
             }
             hazards = self.confirmed(&due)?;
         }
@@ -184,9 +169,81 @@ impl<S: Ord + Clone> Reconciler<S> {
         Ok(())
     }
 
+    fn hazards_in_main_table(&self) -> Vec<Hazard> {
+        let (ownership, links, mut hazards) = (&self.ownership, &self.links, Vec::new());
+        let others = links.iter().filter(|(link, _)| !ownership.links.contains(&link.name));
+        for (link, addresses) in others {
+            for address in addresses.iter().filter(|address| ownership.is_within(address.addr)) {
+                let peer = self.peers_around(IpNet::from(address.addr.addr())).next();
+                hazards.extend(peer.map(|route| Hazard::Address {
+                    addr: address.addr,
+                    link: link.name,
+                    subnet: route.dst,
+                }));
+            }
+        }
+        for route in &self.watch.foreign {
+            let before = self.peers_around(route.dst).find(|peer| {
+                let narrower = route.dst.prefix_len() > peer.dst.prefix_len();
+                let leads_there = route.kind == RouteKind::Unicast
+                    && matches!(route.hops.as_slice(), [hop]
+                        if links.name(hop.link) == Some(peer.link) && hop.via == peer.via);
+                (narrower || route.metric < peer.metric) && !leads_there
+            });
+            hazards.extend(
+                before
+                    .map(|peer| Hazard::Route { route: describe(route, links), subnet: peer.dst }),
+            );
+        }
+        hazards
+    }
+
+    /// Wanted routes of peers that lead to all of this network. A route to a whole pod network does not belong to a peer:
+    /// it leads into a tunnel that knows the peers.
+    fn peers_around(&self, net: IpNet) -> impl Iterator<Item = &Route> {
+        (0..=net.prefix_len())
+            .filter_map(move |length| IpNet::new(net.addr(), length).ok())
+            .flat_map(move |around| wanted::routes_to(&self.wanted, around.trunc()))
+            .filter_map(move |entry| match entry {
+                Entry::Route(route) if self.ownership.leads_to_a_peer(route) => Some(route),
+                _ => None,
+            })
+    }
+
+    /// Settings that must not be 0 for packets to be forwarded between pods and peers.
+    fn forwarding_settings(&self) -> Vec<String> {
+        let mut settings = Vec::new();
+        let mut devices: Vec<IfName> = wanted::carriers(&self.wanted, Family::V4).collect();
+        if !devices.is_empty() {
+            devices.extend(self.pods_devices().map(|(link, _)| link));
+            settings.push("net/ipv4/ip_forward".to_owned());
+            // The device that a packet comes in by decides whether it is forwarded.
+            settings.extend(devices.iter().map(|name| format!("net/ipv4/conf/{name}/forwarding")));
+        }
+        if wanted::carriers(&self.wanted, Family::V6).next().is_some() {
+            settings.push("net/ipv6/conf/all/forwarding".to_owned());
+        }
+        settings
+    }
+
+    /// Devices of others with an address of our network that does not belong to a peer: this node's pods are there.
+    fn pods_devices(&self) -> impl Iterator<Item = (IfName, IpNet)> {
+        self.links
+            .iter()
+            .filter(move |(link, _)| {
+                link.up && link.carrier && !self.ownership.links.contains(&link.name)
+            })
+            .flat_map(|(link, addresses)| addresses.iter().map(|address| (link.name, address.addr)))
+            .filter(move |(_, addr)| {
+                addr.addr().is_ipv4()
+                    && self.ownership.is_within(*addr)
+                    && self.peers_around(IpNet::from(addr.addr())).next().is_none()
+            })
+    }
+
     fn settings_off(&self) -> Vec<Hazard> {
         let is_off = |sysctl: &String| settings::read_sysctl(sysctl).as_deref() == Some("0");
-        let settings = forwarding_settings(&self.wanted, &self.ownership, &self.links);
+        let settings = self.forwarding_settings();
         // The setting of all devices covers each of them, so it is the one to name.
         let all = |sysctl: &String| !sysctl.contains("/conf/") && is_off(sysctl);
         let named = settings.iter().any(all);
@@ -204,17 +261,14 @@ impl<S: Ord + Clone> Reconciler<S> {
         let (mut sure, new): (Vec<Hazard>, Vec<Hazard>) = found
             .into_iter()
             .partition(|hazard| before.contains(hazard) || self.watch.hazards.contains(hazard));
-        match due {
-            HazardScope::Everything if !new.is_empty() => self.watch.look_at_everything(),
-            HazardScope::Everything => {}
-            HazardScope::Peers(peers) => {
-                let new = new.iter().filter_map(Hazard::diverted_peer);
-                self.watch.due = HazardScope::Peers(new.collect());
-                // Nothing new is known of the others.
-                let looked_at =
-                    |it: &&Hazard| it.diverted_peer().is_some_and(|peer| peers.contains(&peer));
-                sure.extend(self.watch.hazards.iter().filter(|it| !looked_at(it)).cloned());
-            }
+        if due.everything {
+            self.watch.due.everything |= !new.is_empty();
+        } else {
+            self.watch.due.peers = new.iter().filter_map(Hazard::diverted_peer).collect();
+            // Nothing new is known of the others.
+            let looked_at =
+                |it: &&Hazard| it.diverted_peer().is_some_and(|peer| due.peers.contains(&peer));
+            sure.extend(self.watch.hazards.iter().filter(|it| !looked_at(it)).cloned());
         }
         Ok(sure)
     }
@@ -226,7 +280,8 @@ impl<S: Ord + Clone> Reconciler<S> {
             let most = if self.rules_are_plain(family)? { SAMPLE } else { usize::MAX };
             let routes: Vec<Route> = self.routes_due(due, family).take(most).cloned().collect();
             // As this host sends, and as it forwards what pods send and get: rules may make a difference.
-            let pods = pods_devices(&self.wanted, &self.ownership, &self.links)
+            let pods = self
+                .pods_devices()
                 .find_map(|(name, addr)| Some((self.a_pod(addr)?, name)))
                 .filter(|_| family == Family::V4);
             for Route { dst, via, link, .. } in routes {
@@ -255,13 +310,11 @@ impl<S: Ord + Clone> Reconciler<S> {
         due: &'a HazardScope,
         family: Family,
     ) -> impl Iterator<Item = &'a Route> {
-        let entries: Box<dyn Iterator<Item = &'a Entry>> = match due {
-            HazardScope::Everything => Box::new(wanted::routes(&self.wanted, family)),
-            HazardScope::Peers(peers) => {
-                let of_family = move |peer: &&IpNet| Family::of(peer.addr()) == family;
-                let peers = peers.iter().filter(of_family);
-                Box::new(peers.flat_map(|peer| wanted::routes_to(&self.wanted, *peer)))
-            }
+        let entries: Box<dyn Iterator<Item = &'a Entry>> = if due.everything {
+            Box::new(wanted::routes(&self.wanted, family))
+        } else {
+            let peers = due.peers.iter().filter(move |peer| Family::of(peer.addr()) == family);
+            Box::new(peers.flat_map(|peer| wanted::routes_to(&self.wanted, *peer)))
         };
         entries.filter_map(|entry| match entry {
             Entry::Route(route) if self.ownership.leads_to_a_peer(route) => {
@@ -271,8 +324,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         })
     }
 
-    /// An address that a pod behind this address's device may have: neither one of the host's own nor one with a
-    /// route of its own, such as that of a test pod.
+    /// An address that a pod of this device may have: not the host's own, nor one with a route, such as a test pod's.
     fn a_pod(&self, addr: IpNet) -> Option<IpAddr> {
         let own = self.links.iter().flat_map(|(_, all)| all).map(|address| address.addr.addr());
         let routed = self.watch.foreign.iter().map(|route| route.dst);

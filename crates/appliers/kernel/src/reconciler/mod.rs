@@ -44,7 +44,7 @@ const ROUTINE_RESYNC: Duration = Duration::from_secs(120);
 
 pub(crate) struct Reconciler<S> {
     connection: Connection,
-    monitor: Monitor,
+    pub(crate) monitor: Monitor,
     links: Links,
     default_routes: Vec<DefaultRoute>,
     kernel: KernelVersion,
@@ -58,7 +58,8 @@ pub(crate) struct Reconciler<S> {
     tunnels: Tunnels,
     policies: Policies,
     rng: fastrand::Rng,
-    resync_due: bool,
+    /// What is believed of the kernel may be wrong.
+    pub(crate) resync_due: bool,
     /// Not before something was declared as a whole: until then nothing is known of what is ours.
     next_routine: Option<Instant>,
     /// Changes of routes, neighbours and rules are heard of.
@@ -69,17 +70,14 @@ pub(crate) struct Reconciler<S> {
     routing_version: u64,
     facts_changed: bool,
     pub(crate) overflows: u64,
-    /// How often everything was compared.
     pub(crate) resyncs: u64,
 }
 
 impl<S: Ord + Clone> Reconciler<S> {
     pub(crate) fn open(kernel: KernelVersion, seed: u64) -> io::Result<Self> {
-        let monitor = Monitor::open()?;
-        monitor.watch_links_and_addresses()?;
         let mut reconciler = Self {
             connection: Connection::open(Protocol::Route)?,
-            monitor,
+            monitor: Monitor::open()?,
             links: Links::default(),
             default_routes: Vec::new(),
             kernel,
@@ -106,11 +104,6 @@ impl<S: Ord + Clone> Reconciler<S> {
         Ok(reconciler)
     }
 
-    pub(crate) fn monitor(&self) -> &Monitor {
-        &self.monitor
-    }
-
-    /// The facts, if they have changed since the last call.
     pub(crate) fn new_facts(&mut self) -> Option<Facts> {
         std::mem::take(&mut self.facts_changed).then(|| Facts {
             interfaces: self.links.interfaces(),
@@ -157,8 +150,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         self.flush(now)?;
         self.look_for_hazards()?;
         if !self.hears_changes {
-            // Only now, so that the first thousands of entries are not echoed to us one by one; what
-            // happened meanwhile is found by one more comparison.
+            // Only now, so that thousands of our own writes are not echoed; one more comparison finds what happened meanwhile.
             self.hear_changes()?;
             self.resync_due = true;
         }
@@ -166,25 +158,21 @@ impl<S: Ord + Clone> Reconciler<S> {
     }
 
     fn hear_changes(&mut self) -> io::Result<()> {
-        self.monitor.watch_routes_and_neighbours()?;
-        self.monitor.watch_rules_and_settings();
+        self.monitor.watch_everything()?;
         self.hears_changes = true;
         Ok(())
     }
 
-    /// Replaces what single requesters want.
     pub(crate) fn update(&mut self, changes: Desired<S, Entry>, now: Instant) -> io::Result<()> {
         let unwanted = self.wanted.update(changes);
         self.remove_unwanted(unwanted);
         self.flush(now)
     }
 
-    /// What the host itself does that keeps pods from others.
     pub(crate) fn hazards(&self) -> &BTreeSet<Hazard> {
         &self.watch.hazards
     }
 
-    /// Hears what others did, and puts it right.
     pub(crate) fn react(&mut self, now: Instant) -> io::Result<()> {
         let mut heard = Vec::new();
         self.monitor.drain(self.connection.port(), |what| heard.push(what))?;
@@ -200,8 +188,7 @@ impl<S: Ord + Clone> Reconciler<S> {
                     self.overflows += 1;
                     self.resync_due = true;
                 }
-                // What is not an entry of ours may still decide where packets go: a rule, a setting, a
-                // route of another table.
+                // It may still decide where packets go: a rule, a setting, a route of another table.
                 Notification::Setting(device) => {
                     if device.is_none_or(|link| self.concerns_pods(link)) {
                         self.watch.look_at_everything();
@@ -262,11 +249,6 @@ impl<S: Ord + Clone> Reconciler<S> {
         (Comparison { removed, failure, ..self.wanted.end_comparison(now) }, error)
     }
 
-    /// What is believed of the kernel may be wrong.
-    pub(crate) fn compare_everything_again(&mut self) {
-        self.resync_due = true;
-    }
-
     fn is_resync_due(&self) -> bool {
         self.resync_due && self.next_routine.is_some()
     }
@@ -275,11 +257,11 @@ impl<S: Ord + Clone> Reconciler<S> {
         self.is_resync_due()
             || self.wanted.is_dirty()
             || !self.removals.is_empty()
-            || self.tunnels.has_work()
-            || self.policies.has_work()
+            || !self.tunnels.removals.is_empty()
+            || !self.policies.removals.is_empty()
+            || self.policies.changed_by.is_some()
     }
 
-    /// How the kernel would send to each of these addresses.
     pub(crate) fn lookup(&mut self, addresses: &[IpAddr]) -> io::Result<Vec<Option<Path>>> {
         let mut paths = Vec::with_capacity(addresses.len());
         for ip in addresses {

@@ -3,27 +3,27 @@
 use std::io;
 use std::time::Instant;
 
-use flannel_common::IfName;
 use flannel_entries::facts::DefaultRoute;
 use netlink_packet_route::AddressFamily;
 
 use super::compare::{FoundBy, found_by};
 use super::{ROUTINE_RESYNC, Reconciler};
 use crate::encode::dump;
-use crate::observed::{Observed, ObservedAddress, ObservedRoute, RouteKind};
+use crate::links::Links;
+use crate::observed::{Observed, ObservedLink, ObservedRoute, RouteKind, read_routes};
 
 impl<S: Ord + Clone> Reconciler<S> {
     pub(super) fn read_links(&mut self) -> io::Result<()> {
         let before = self.links.interfaces();
-        self.links.clear();
+        self.links = Links::default();
         for observed in self.connection.dump(&dump::links(), Observed::read)? {
             if let Observed::Link(link) = observed {
                 self.links.put(link);
             }
         }
         for observed in self.connection.dump(&dump::addresses(), Observed::read)? {
-            if let Observed::Address(address) = observed {
-                self.links.put_address(address);
+            if let Observed::Address(link, address) = observed {
+                self.links.put_address(link, address);
             }
         }
         self.facts_changed |= self.links.interfaces() != before;
@@ -31,19 +31,7 @@ impl<S: Ord + Clone> Reconciler<S> {
     }
 
     pub(super) fn read_routes(&mut self) -> io::Result<Vec<ObservedRoute>> {
-        let mut routes = Vec::new();
-        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            let read = |message| match Observed::read(message) {
-                Some(Observed::Route(route)) => Some(route),
-                _ => None,
-            };
-            match self.connection.dump(&dump::routes(family), read) {
-                Ok(some) => routes.extend(some),
-                // A kernel without IPv6 has no such table.
-                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
-                Err(error) => return Err(error),
-            }
-        }
+        let routes = read_routes(&mut self.connection)?;
         let defaults = self.default_routes_of(&routes);
         if defaults != self.default_routes {
             self.default_routes = defaults;
@@ -82,8 +70,12 @@ impl<S: Ord + Clone> Reconciler<S> {
         let due = self.resync_due;
         self.flush_links(now)?;
         self.resync_due = due;
-        for (address, name) in self.addresses_of_ours() {
-            self.compare_address(&address, name);
+        let is_ours = |(link, _): &(&ObservedLink, _)| self.ownership.links.contains(&link.name);
+        let addresses = self.links.iter().filter(is_ours);
+        let addresses = addresses.flat_map(|(link, all)| all.iter().map(move |it| (link, it.addr)));
+        let addresses: Vec<_> = addresses.map(|(link, it)| (link.index, link.name, it)).collect();
+        for (link, name, addr) in addresses {
+            self.compare_address(link, name, addr);
         }
         let ours: Vec<u32> =
             self.ownership.links.iter().filter_map(|name| self.links.index(*name)).collect();
@@ -116,13 +108,5 @@ impl<S: Ord + Clone> Reconciler<S> {
             self.missing(&key, 0, now);
         }
         Ok(())
-    }
-
-    pub(super) fn addresses_of_ours(&self) -> Vec<(ObservedAddress, IfName)> {
-        self.links
-            .iter()
-            .filter(|(link, _)| self.ownership.links.contains(&link.name))
-            .flat_map(|(link, addresses)| addresses.iter().map(|a| (a.clone(), link.name)))
-            .collect()
     }
 }

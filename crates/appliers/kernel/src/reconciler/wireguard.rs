@@ -19,7 +19,6 @@ const PAUSE_PER_WORK: u32 = 50;
 /// Number of new peers at once above which it is not their keys that have changed.
 const MAX_GREETINGS: usize = 16;
 
-/// State of the kernel's WireGuard.
 #[derive(Default)]
 pub(super) struct Tunnels {
     /// Opened when it is first needed.
@@ -29,10 +28,6 @@ pub(super) struct Tunnels {
 }
 
 impl Tunnels {
-    pub(super) fn has_work(&self) -> bool {
-        !self.removals.is_empty()
-    }
-
     fn kernel(&mut self) -> io::Result<Result<&mut Wireguard, NetlinkError>> {
         if self.kernel.is_none() {
             match Wireguard::open()? {
@@ -72,11 +67,7 @@ impl<S: Ord + Clone> Reconciler<S> {
             Some(Entry::WireguardIdentity(wanted)) => observed.is(wanted),
             _ => return Ok(()),
         };
-        if as_wanted {
-            self.wanted.seen(&key)
-        } else {
-            self.missing(&key, 0, now)
-        }
+        self.note_found(&key, as_wanted, 0, now);
         let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut there = BTreeSet::new();
         for peer in &observed.peers {
@@ -136,7 +127,6 @@ impl<S: Ord + Clone> Reconciler<S> {
         Ok(kernel.read(index)?.ok())
     }
 
-    /// Writes the WireGuard entries of a batch, and returns what failed.
     pub(super) fn write_wireguard(
         &mut self,
         batch: &Batch<Key>,
@@ -145,8 +135,7 @@ impl<S: Ord + Clone> Reconciler<S> {
     ) -> io::Result<()> {
         let mut sent: Vec<&Entry> = Vec::new();
         let mut changes: Vec<Change<'_>> = Vec::new();
-        // A peer that comes when another goes is a peer with a new key: its packets for us wait until both have
-        // agreed upon a session.
+        // It is a peer with a new key, if another goes: its packets for us wait until both have agreed upon a session.
         let mut greetings = if self.tunnels.removals.is_empty() { 0 } else { MAX_GREETINGS };
         for entry in self.wanted.entries(batch) {
             let Some(index) = entry.link().and_then(|link| indices.get(&link)) else { continue };

@@ -41,7 +41,6 @@ impl<S: Ord + Clone> Reconciler<S> {
         }
     }
 
-    /// Writes what is marked, in order of dependency; then removes, in reverse.
     pub(super) fn flush(&mut self, now: Instant) -> io::Result<()> {
         if self.wanted.is_dirty() {
             self.flush_links(now)?;
@@ -65,17 +64,13 @@ impl<S: Ord + Clone> Reconciler<S> {
         self.write_policies(&batch, &mut failures)?;
         let mut sent = Vec::new();
         let requests = self.wanted.entries(&batch).filter_map(|entry| {
-            match refused(entry, &connected).unwrap_or_else(|| write(entry, &indices)) {
-                Write::Request(request) => {
-                    sent.push(entry);
-                    return Some(request);
-                }
-                Write::Done(Ok(())) => {}
-                Write::Done(Err(error)) => drop(failures.insert(entry.key(), error)),
-                // Devices were written before; one that was marked since then is written in the next round.
-                Write::Elsewhere => drop(failures.insert(entry.key(), "not made yet".to_owned())),
-            }
-            None
+            let refused = check_not_connected(entry, &connected);
+            let written = refused.and_then(|()| write(entry, &indices)).unwrap_or_else(|error| {
+                failures.insert(entry.key(), error);
+                None
+            });
+            sent.extend(written.is_some().then_some(entry));
+            written
         });
         let mut refused = Vec::new();
         self.connection.apply(requests, |at, error| refused.push((at, error)))?;
@@ -89,15 +84,16 @@ impl<S: Ord + Clone> Reconciler<S> {
 
     pub(super) fn flush_removals(&mut self) -> io::Result<()> {
         self.flush_wireguard_removals()?;
-        if !self.removals.is_empty() {
-            self.flush_other_removals()?;
-        }
+        self.flush_other_removals()?;
         // After the routes, so that nothing leaves unencrypted.
         self.flush_policy_removals()
     }
 
     fn flush_other_removals(&mut self) -> io::Result<()> {
         let mut removals = std::mem::take(&mut self.removals);
+        if removals.is_empty() {
+            return Ok(());
+        }
         removals.sort_by(|(a, _), (b, _)| b.cmp(a));
         let (keys, requests): (Vec<Key>, Vec<Request>) = removals.into_iter().unzip();
         let mut failed = Vec::new();
@@ -108,23 +104,17 @@ impl<S: Ord + Clone> Reconciler<S> {
             }
         }
         self.watch.look_at(&keys);
-        // What was removed may have been in the way of another entry.
         for key in &keys {
+            // What was removed may have been in the way of another entry.
             self.wanted.retry(key);
-        }
-        // To the kernel a metric of 0 means any: had the route been gone already, the removal took another of ours to
-        // the same subnet.
-        for key in &keys {
-            if let Key::Route(dst, 0) = key {
-                wanted::rewrite_routes_to(&mut self.wanted, *dst);
-            }
-        }
-        for key in &keys {
-            if let Key::Link(name) = key
-                && let Some(index) = self.links.index(*name)
-            {
-                self.links.remove(index);
-                self.facts_changed = true;
+            match key {
+                // A metric of 0 means any: the removal may have taken another of ours to the same subnet.
+                Key::Route(dst, 0) => wanted::rewrite_routes_to(&mut self.wanted, *dst),
+                Key::Link(name) => {
+                    let index = self.links.index(*name);
+                    self.facts_changed |= index.is_some_and(|index| self.links.remove(index));
+                }
+                _ => {}
             }
         }
         if keys.len() <= 3 {
@@ -142,56 +132,44 @@ impl<S: Ord + Clone> Reconciler<S> {
         let retry = self.wanted.failed(key, error.clone(), now, &mut self.rng);
         if let (Some(entry), Some((pause, true))) = (entry, retry) {
             self.repairs.failed(&entry, &error, pause, now);
-            // What is in its way may be a former route: one that leads an IPv6 gateway elsewhere, for example. A
-            // resync finds and removes it.
+            // A resync removes a former route that is in its way, such as one that leads an IPv6 gateway elsewhere.
             self.resync_due |= matches!(key, Key::Route(..));
         }
     }
 }
 
-/// How an entry gets into the kernel.
-enum Write {
-    Request(Request),
-    Done(Result<(), String>),
-    Elsewhere,
-}
-
 /// Refuses a route to a directly connected network: it would replace the connected route.
-fn refused(entry: &Entry, connected: &BTreeMap<IpNet, IfName>) -> Option<Write> {
-    let Entry::Route(route) = entry else { return None };
-    let link = connected.get(&route.dst)?;
-    Some(Write::Done(Err(format!(
-        "this node is directly connected to {} through {link}",
-        route.dst
-    ))))
+fn check_not_connected(entry: &Entry, connected: &BTreeMap<IpNet, IfName>) -> Result<(), String> {
+    let Entry::Route(route) = entry else { return Ok(()) };
+    connected.get(&route.dst).map_or(Ok(()), |link| {
+        Err(format!("this node is directly connected to {} through {link}", route.dst))
+    })
 }
 
-fn write(entry: &Entry, indices: &BTreeMap<IfName, u32>) -> Write {
+fn write(entry: &Entry, indices: &BTreeMap<IfName, u32>) -> Result<Option<Request>, String> {
     let index = match entry.link().map(|name| indices.get(&name).ok_or(name)) {
         Some(Ok(index)) => *index,
         Some(Err(name)) if !matches!(entry, Entry::Link(_)) => {
-            return Write::Done(Err(format!("device {name} is not there")));
+            return Err(format!("device {name} is not there"));
         }
         _ => 0,
     };
-    Write::Request(match entry {
-        Entry::Link(_) => return Write::Elsewhere,
+    let done = |result: io::Result<()>| result.map(|()| None).map_err(|error| error.to_string());
+    Ok(Some(match entry {
+        // Devices were written before; one that was marked since then is written in the next round.
+        Entry::Link(_) => return Err("not made yet".to_owned()),
         // Written already: its failures are known.
         Entry::WireguardIdentity(_) | Entry::WireguardPeer(_) | Entry::Policy(_) => {
-            return Write::Done(Ok(()));
+            return Ok(None);
         }
-        Entry::Sysctl(sysctl) => {
-            return Write::Done(settings::set_sysctl(sysctl).map_err(|e| e.to_string()));
-        }
-        Entry::Offload(offload) => {
-            return Write::Done(settings::set_offload(offload).map_err(|e| e.to_string()));
-        }
+        Entry::Sysctl(sysctl) => return done(settings::set_sysctl(sysctl)),
+        Entry::Offload(offload) => return done(settings::set_offload(offload)),
         Entry::Blackhole(e) => encode::put_blackhole(e.dst, e.metric),
         Entry::Address(e) => encode::put_address(index, e.addr),
         Entry::Neighbour(e) => encode::put_neighbour(index, e.ip, e.mac),
         Entry::Fdb(e) => encode::put_fdb(index, e.mac, e.dst),
         Entry::Route(e) => encode::put_route(e, index),
-    })
+    }))
 }
 
 pub(super) fn is_already_gone(error: &NetlinkError) -> bool {

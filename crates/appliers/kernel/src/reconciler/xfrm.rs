@@ -1,10 +1,10 @@
 //! IPsec policies: read, written, removed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::Instant;
 
-use flannel_common::xfrm::{Direction, Policy};
+use flannel_common::xfrm::Direction;
 use flannel_entries::kernel::{Entry, Key};
 use flannel_netlink::xfrm::{self, ObservedPolicy};
 use flannel_netlink::{Connection, Protocol};
@@ -15,22 +15,15 @@ use super::Reconciler;
 use super::write::is_already_gone;
 use crate::ownership;
 
-/// State of the kernel's policies.
 #[derive(Default)]
 pub(super) struct Policies {
     /// Opened when it is first needed. A kernel without IPsec has none.
     kernel: Option<Connection>,
     pub(super) removals: Vec<(Direction, IpNet, IpNet)>,
-    /// Netlink port of whoever has changed them.
     pub(super) changed_by: Option<u32>,
 }
 
 impl Policies {
-    pub(super) fn has_work(&self) -> bool {
-        !self.removals.is_empty() || self.changed_by.is_some()
-    }
-
-    /// Netlink port of the socket that they are written through.
     pub(super) fn port(&self) -> u32 {
         self.kernel.as_ref().map_or(0, Connection::port)
     }
@@ -62,16 +55,13 @@ impl<S: Ord + Clone> Reconciler<S> {
             let _ = self.monitor.watch_policies();
         }
         let Ok(observed) = self.policies.read() else { return Ok(()) };
-        let mut there = std::collections::BTreeSet::new();
+        let mut there = BTreeSet::new();
         for policy in observed {
             let key = Key::Policy(policy.direction, policy.src, policy.dst);
             match self.wanted.get(&key) {
                 Some(Entry::Policy(wanted)) => {
-                    if is_as_wanted(&policy, wanted) {
-                        self.wanted.seen(&key);
-                    } else {
-                        self.missing(&key, by, now);
-                    }
+                    let is_as_wanted = policy.plain && policy.tunnel == Some(wanted.tunnel);
+                    self.note_found(&key, is_as_wanted, by, now);
                     there.insert(key);
                 }
                 _ if ownership::owns_policy(&self.ownership, &policy) => {
@@ -86,7 +76,6 @@ impl<S: Ord + Clone> Reconciler<S> {
         Ok(())
     }
 
-    /// Writes the policies of a batch, and returns what failed.
     pub(super) fn write_policies(
         &mut self,
         batch: &Batch<Key>,
@@ -133,8 +122,4 @@ impl<S: Ord + Clone> Reconciler<S> {
             }
         })
     }
-}
-
-fn is_as_wanted(observed: &ObservedPolicy, wanted: &Policy) -> bool {
-    observed.plain && observed.tunnel == Some(wanted.tunnel)
 }

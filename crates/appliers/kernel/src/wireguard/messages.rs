@@ -45,7 +45,6 @@ mod allowed {
 /// A preshared key of zeros means none.
 const NO_KEY: [u8; 32] = [0; 32];
 
-/// A device as the kernel describes it.
 #[derive(Default)]
 pub(crate) struct ObservedDevice {
     pub(crate) private_key: Option<PrivateKey>,
@@ -146,8 +145,7 @@ fn read_socket_address(bytes: &[u8]) -> Option<SocketAddr> {
 }
 
 impl ObservedDevice {
-    /// Adds one of the messages that describe a device. What is too long for one continues in the next, in the middle
-    /// of a peer if need be.
+    /// Adds one of the messages that describe a device; the next may continue in the middle of a peer.
     pub(super) fn add(&mut self, attributes: Attributes<'_>) {
         if let Some(key) = attributes.get(device::PRIVATE_KEY).and_then(key_bytes) {
             self.private_key = Some(PrivateKey::from_bytes(key)).filter(|_| key != NO_KEY);

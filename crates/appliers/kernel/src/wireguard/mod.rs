@@ -1,7 +1,5 @@
-//! WireGuard in the kernel. A device is made like any other; its key, its port and its peers go over generic netlink,
-//! which this module implements.
-//!
-//! The kernel sends no notification when they change, so they are read every second.
+//! WireGuard in the kernel: keys, port and peers of a device go over generic netlink, which this module implements. The
+//! kernel sends no notification when they change, so they are read every second.
 
 mod messages;
 
@@ -51,13 +49,11 @@ pub fn has_wireguard() -> io::Result<Result<(), NetlinkError>> {
     Ok(Wireguard::open()?.map(|_| ()))
 }
 
-/// A connection to the kernel's WireGuard.
 pub(crate) struct Wireguard {
     connection: Connection,
     family: u16,
 }
 
-/// A change to a device, which is identified by its index.
 pub(crate) enum Change<'a> {
     Identity(u32, &'a WireguardIdentity),
     Put(u32, &'a WireguardPeer),
@@ -67,7 +63,6 @@ pub(crate) enum Change<'a> {
 }
 
 impl Wireguard {
-    /// Opens a connection in the network namespace of the calling thread.
     pub(crate) fn open() -> io::Result<Result<Self, NetlinkError>> {
         let mut connection = Connection::open(Protocol::Generic)?;
         let family = connection.generic_family(messages::FAMILY)?;
