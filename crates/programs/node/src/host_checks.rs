@@ -4,8 +4,7 @@ use std::path::Path;
 
 use flannel_backend::Stack;
 
-/// Pods of one node talk through a bridge; without this kernel module iptables never sees them, and
-/// services stop working in ways that are hard to find.
+/// Pods of one node talk through a bridge; without this module iptables never sees them, and services stop working.
 pub fn bridge_filter(stack: Stack, nftables: bool) -> Result<(), String> {
     if nftables {
         return Ok(());

@@ -7,7 +7,6 @@ use flannel_lease::machine_hash;
 
 const FILES: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
 
-/// Hash of this machine's id, if it has one.
 pub fn read_machine_hash() -> Option<NonZeroU64> {
     first_hash(FILES.iter().filter_map(|path| fs::read_to_string(path).ok()))
 }

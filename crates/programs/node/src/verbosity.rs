@@ -17,7 +17,6 @@ use tracing::{Level, Metadata};
 pub struct Verbosity {
     pub level: i32,
     pub modules: Modules,
-    /// Log a stack trace when this line logs.
     pub backtrace_at: Option<SourceLine>,
 }
 

@@ -158,9 +158,7 @@ impl JoinedNetwork {
             |it: &Underlay, family| it.addresses().into_iter().any(|ip| Family::of(ip) == family);
         let gone = |it: &Family| uses.has(*it) && has(before, *it) && !has(now, *it);
         match Family::BOTH.into_iter().find(gone) {
-            Some(family) => {
-                Err(iface::SelectError::NoUsableAddress { link: now.link, family }.into())
-            }
+            Some(family) => Err(iface::SelectError::no_usable_address(now.link, family).into()),
             None => Ok(()),
         }
     }

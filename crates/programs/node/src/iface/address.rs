@@ -18,8 +18,7 @@ pub(super) fn usable_v6(interface: &Interface) -> impl Iterator<Item = Ipv6Addr>
     })
 }
 
-/// Neither loopback nor deprecated; global before link-local, permanent before temporary, otherwise in
-/// the kernel's order.
+/// Usable addresses: global before link-local, permanent before temporary, otherwise in the kernel's order.
 pub(super) fn usable(interface: &Interface) -> impl Iterator<Item = IpAddr> {
     let mut addresses: Vec<&InterfaceAddress> =
         interface.addresses.iter().filter(|a| !a.deprecated && is_unicast(a.addr.addr())).collect();
@@ -27,7 +26,6 @@ pub(super) fn usable(interface: &Interface) -> impl Iterator<Item = IpAddr> {
     addresses.into_iter().map(|a| a.addr.addr())
 }
 
-/// Whether it has this very address, usable or not.
 pub(super) fn carries(interface: &Interface, address: IpAddr) -> bool {
     interface.addresses.iter().any(|a| a.addr.addr() == address)
 }

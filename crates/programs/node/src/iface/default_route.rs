@@ -9,21 +9,19 @@ use super::{Chooser, Family, Found, SelectError, is_own};
 type Metrics = (u32, u32);
 
 impl<'a> Chooser<'a> {
-    /// The interface of the best default route; of several equally good ones, the first by index
-    /// that has the addresses needed. A dual-stack network needs one with a route of
-    /// each family, and the IPv4 metric counts first.
+    /// The interface of the best default route; of equally good ones, the first that has the addresses needed. A dual-stack
+    /// network needs one with a route of each family, and the IPv4 metric counts first.
     pub(super) fn default_route(&self) -> Result<Found<'a>, SelectError> {
         let v4 = self.default_links(Family::V4);
         let v6 = self.default_links(Family::V6);
-        let missing = |family| SelectError::NoDefaultRoute { family };
         let mut ranked: Vec<(Metrics, &Interface)> = match (self.stack.v4, self.stack.v6) {
             (true, false) => v4.into_iter().map(|(metric, link)| ((metric, 0), link)).collect(),
             (false, _) => v6.into_iter().map(|(metric, link)| ((metric, 0), link)).collect(),
             (true, true) => {
                 let (first4, first6) = match (v4.first(), v6.first()) {
                     (Some(first4), Some(first6)) => (first4.1.name, first6.1.name),
-                    (None, _) => return Err(missing(Family::V4)),
-                    (_, None) => return Err(missing(Family::V6)),
+                    (None, _) => return Err(SelectError::no_default_route(Family::V4)),
+                    (_, None) => return Err(SelectError::no_default_route(Family::V6)),
                 };
                 let both: Vec<(Metrics, &Interface)> = v4
                     .iter()
@@ -33,14 +31,18 @@ impl<'a> Chooser<'a> {
                     })
                     .collect();
                 if both.is_empty() {
-                    return Err(SelectError::DefaultRoutesDiffer { v4: first4, v6: first6 });
+                    return Err(SelectError(format!(
+                        "no interface has a default route of both families: IPv4 leads through {first4}, IPv6 \
+                         through {first6}; name the interface with -iface"
+                    )));
                 }
                 both
             }
         };
         ranked.sort_by_key(|(metrics, link)| (*metrics, link.index));
         let family = if self.stack.v4 { Family::V4 } else { Family::V6 };
-        let Some((best, first)) = ranked.first().copied() else { return Err(missing(family)) };
+        let missing = || SelectError::no_default_route(family);
+        let (best, first) = ranked.first().copied().ok_or_else(missing)?;
         let equal =
             ranked.iter().take_while(|(metrics, _)| *metrics == best).map(|(_, link)| *link);
         let interface = equal.into_iter().find(|link| self.has_addresses(link)).unwrap_or(first);

@@ -1,8 +1,5 @@
-//! Which interface this node reaches its peers through, and with which addresses.
-//!
-//! A pure function of the flags and of what is true of the node, called again whenever a fact
-//! changes; equal facts give the equal answer. Flannel's own devices carry pod traffic and are an
-//! uplink only when somebody names them.
+//! Which interface this node reaches its peers through, and with which addresses: a pure function of flags and facts, called
+//! again whenever a fact changes. Flannel's own devices are an uplink only when somebody names them.
 
 mod address;
 mod default_route;
@@ -12,16 +9,16 @@ mod wish;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use flannel_backend::{Stack, Underlay};
-use flannel_common::IfName;
+use flannel_common::{Family, IfName};
 use flannel_entries::devices::is_flannel_name;
 use flannel_entries::facts::{Facts, Interface, Path};
 
-pub use error::SelectError;
-use flannel_common::Family;
-
 use address::{usable_v4, usable_v6};
+pub use error::SelectError;
 
-/// What the operator asks for.
+const NO_FAMILY: &str =
+    "the network enables neither IPv4 nor IPv6: enable one in its configuration";
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     /// Interface names or addresses, tried in order.
@@ -35,8 +32,7 @@ pub struct Selection {
     pub public_ipv6: Option<Ipv6Addr>,
 }
 
-/// Chooses the underlay, with addresses of all families of `stack`. `lookup` asks the kernel how it would send to an
-/// address.
+/// Chooses the underlay, with addresses of all of `stack`. `lookup` asks the kernel for its path to an address.
 pub fn select(
     request: &Selection,
     stack: Stack,
@@ -44,7 +40,7 @@ pub fn select(
     lookup: &dyn Fn(IpAddr) -> Option<Path>,
 ) -> Result<Underlay, SelectError> {
     if !stack.v4 && !stack.v6 {
-        return Err(SelectError::NoFamily);
+        return Err(SelectError(NO_FAMILY.to_owned()));
     }
     let chooser = Chooser { request, stack, facts };
     let mut tried = Vec::new();
@@ -59,14 +55,14 @@ pub fn select(
             Err(failure) => tried.push(failure),
         }
     }
-    match (tried.pop(), tried.is_empty()) {
-        (Some(only), true) => Err(only),
-        (last, _) => Err(SelectError::AllFailed(tried.into_iter().chain(last).collect())),
+    if let [only] = tried.as_slice() {
+        return Err(only.clone());
     }
+    let all = tried.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    Err(SelectError(format!("none of the interfaces asked for can be used: {all}")))
 }
 
-/// The best of several choices, `uses` being the families of the network. The error is that of the first: what an
-/// operator would expect.
+/// The best of several choices; `uses` are the network's families. The error is that of the first, as expected.
 pub fn select_one_of(
     stacks: &[Stack],
     uses: Stack,
@@ -83,10 +79,9 @@ pub fn select_one_of(
             Err(error) => _ = first.get_or_insert(error),
         }
     }
-    Err(first.unwrap_or(SelectError::NoFamily))
+    Err(first.unwrap_or_else(|| SelectError(NO_FAMILY.to_owned())))
 }
 
-/// One way to find an interface.
 enum Attempt<'a> {
     Named(&'a str),
     Carrying(IpAddr, &'static str),
@@ -95,8 +90,7 @@ enum Attempt<'a> {
     DefaultRoute,
 }
 
-/// What is tried, in order. Without a wish for an interface, a public address of a family in use
-/// is looked for on the node, and only without one the default route counts.
+/// What is tried, in order. Without a wish for an interface it is a public address, and else the default route.
 fn attempts(request: &Selection, stack: Stack) -> Vec<Attempt<'_>> {
     let named = request.iface.iter().map(|wish| match wish.parse() {
         Ok(address) => Attempt::Carrying(address, "iface"),
@@ -160,14 +154,14 @@ impl<'a> Chooser<'a> {
         }
     }
 
-    /// Fills in what is not settled yet, from the interface itself.
     fn complete(&self, found: Found<'_>) -> Result<Underlay, SelectError> {
         let Found { interface, v4, v6, why } = found;
         let link = interface.name;
         if interface.mtu == 0 {
-            return Err(SelectError::NoMtu { link });
+            let fix = "name another interface with -iface";
+            return Err(SelectError(format!("{link} has no MTU: {fix}")));
         }
-        let missing = |family| SelectError::NoUsableAddress { link, family };
+        let missing = |family| SelectError::no_usable_address(link, family);
         let v4 = match v4.or_else(|| usable_v4(interface).next()) {
             _ if !self.stack.v4 => None,
             None => return Err(missing(Family::V4)),
@@ -178,20 +172,13 @@ impl<'a> Chooser<'a> {
             None => return Err(missing(Family::V6)),
             some => some,
         };
-        Ok(Underlay {
-            link,
-            mtu: interface.mtu,
-            v4,
-            v6,
-            public_v4: self.request.public_ip.filter(|_| self.stack.v4).or(v4),
-            public_v6: self.request.public_ipv6.filter(|_| self.stack.v6).or(v6),
-            why,
-        })
+        let public_v4 = self.request.public_ip.filter(|_| self.stack.v4).or(v4);
+        let public_v6 = self.request.public_ipv6.filter(|_| self.stack.v6).or(v6);
+        Ok(Underlay { link, mtu: interface.mtu, v4, v6, public_v4, public_v6, why })
     }
 }
 
-/// Devices that pods are behind: those a backend makes and the bridges the container runtime gives
-/// the node's subnet to.
+/// Devices that pods are behind: those of backends, and bridges that container runtimes make.
 fn is_own(link: IfName) -> bool {
     is_flannel_name(link.as_str()) || ["cni0", "docker0"].contains(&link.as_str())
 }

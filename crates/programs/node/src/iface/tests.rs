@@ -57,6 +57,11 @@ fn nowhere(_: IpAddr) -> Option<Path> {
     None
 }
 
+/// Whether the choice failed with a text that has this part.
+fn fails(chosen: Result<Underlay, SelectError>, part: &str) -> bool {
+    chosen.is_err_and(|error| error.to_string().contains(part))
+}
+
 fn choose(request: &Selection, stack: Stack, facts: &Facts) -> Result<Underlay, SelectError> {
     select(request, stack, facts, &nowhere)
 }
@@ -112,7 +117,7 @@ fn a_worse_route_does_not_step_in_while_the_best_interface_has_no_address() {
     facts.interfaces[1].addresses.clear();
     assert_eq!(
         choose(&Selection::default(), V4, &facts),
-        Err(SelectError::NoUsableAddress { link: name("eth0"), family: Family::V4 })
+        Err(SelectError::no_usable_address(name("eth0"), Family::V4))
     );
 }
 
@@ -126,13 +131,13 @@ fn dual_stack_needs_one_interface_with_default_routes_of_both_families() {
         "eth1 198.51.100.1 2001:db8:1::1"
     );
     facts.default_routes.remove(1);
-    assert_eq!(
+    assert!(fails(
         choose(&Selection::default(), DUAL, &facts),
-        Err(SelectError::DefaultRoutesDiffer { v4: name("eth0"), v6: name("eth1") })
-    );
+        "no interface has a default route of both families: IPv4 leads through eth0, IPv6 through eth1;"
+    ));
     facts.default_routes.pop();
     let error = choose(&Selection::default(), DUAL, &facts).expect_err("no IPv6 route");
-    assert_eq!(error, SelectError::NoDefaultRoute { family: Family::V6 });
+    assert_eq!(error, SelectError::no_default_route(Family::V6));
     assert!(error.to_string().contains("-iface"), "{error}");
 }
 
@@ -157,7 +162,7 @@ fn flannels_own_devices_are_an_uplink_only_by_name() {
         facts.default_routes.pop();
         assert_eq!(
             choose(&Selection::default(), V4, &facts),
-            Err(SelectError::NoDefaultRoute { family: Family::V4 }),
+            Err(SelectError::no_default_route(Family::V4)),
             "{own}"
         );
         assert!(choose(&regex(&[r"^10\."]), V4, &facts).is_err(), "{own}");
@@ -216,7 +221,7 @@ fn defect_67_a_regex_never_combines_two_interfaces() {
     facts.interfaces[1] = interface(2, "eth0", &["192.0.2.1/24"]);
     facts.interfaces[2] = interface(3, "eth1", &["2001:db8:1::1/64"]);
     let pattern = regex(&[r"^192\.|^2001:"]);
-    assert!(matches!(choose(&pattern, DUAL, &facts), Err(SelectError::NoMatch { .. })));
+    assert!(fails(choose(&pattern, DUAL, &facts), "matches neither an address nor a name"));
     facts.interfaces.push(interface(6, "eth2", &["192.0.2.6/24", "2001:db8::6/64"]));
     assert_eq!(summary(choose(&pattern, DUAL, &facts)), "eth2 192.0.2.6 2001:db8::6");
 }
@@ -231,14 +236,10 @@ fn a_public_v6_address_of_this_node_goes_with_a_v4_literal() {
         summary(choose(&request("2001:db8::99"), DUAL, &facts)),
         "eth0 192.0.2.1 2001:db8::99"
     );
-    assert_eq!(
+    assert!(fails(
         choose(&request("2001:db8:1::1"), DUAL, &facts),
-        Err(SelectError::PublicElsewhere {
-            address: "2001:db8:1::1".parse().expect("an address"),
-            owner: name("eth1"),
-            chosen: name("eth0"),
-        })
-    );
+        "public-ipv6 2001:db8:1::1 is an address of eth1, but eth0 was chosen"
+    ));
     let translated = choose(&request("2001:db8:ffff::1"), DUAL, &facts).expect("announced only");
     assert_eq!(translated.v6, "2001:db8::1".parse().ok());
     assert_eq!(translated.public_v6, "2001:db8:ffff::1".parse().ok());
@@ -258,10 +259,7 @@ fn a_regex_is_searched_in_addresses_then_in_names() {
         "eth0 192.0.2.1",
         "an address before a name"
     );
-    assert!(
-        matches!(choose(&regex(&["^127"]), V4, &node()), Err(SelectError::NoMatch { .. })),
-        "loopback"
-    );
+    assert!(fails(choose(&regex(&["^127"]), V4, &node()), "matches neither"), "loopback");
     let error = choose(&regex(&["^wlan"]), V4, &node()).expect_err("there is none");
     assert!(error.to_string().contains("lo:[] eth0:[192.0.2.1 "), "{error}");
 }
@@ -280,7 +278,7 @@ fn a_regex_address_is_the_first_in_order_of_preference() {
 
 #[test]
 fn an_invalid_regex_is_an_error_and_the_next_wish_is_tried() {
-    assert!(matches!(choose(&regex(&["("]), V4, &node()), Err(SelectError::InvalidRegex { .. })));
+    assert!(fails(choose(&regex(&["("]), V4, &node()), "'(' is not a regular expression"));
     assert_eq!(summary(choose(&regex(&["(", "eth1"]), V4, &node())), "eth1 198.51.100.1");
 }
 
@@ -303,9 +301,9 @@ fn the_interface_towards_an_address_is_the_kernels_with_its_source() {
         summary(choose(DUAL, &lookup("eth1", Some("198.51.100.7")))),
         "eth1 198.51.100.7 2001:db8:1::1"
     );
-    assert!(matches!(choose(V4, &nowhere), Err(SelectError::Unreachable { .. })));
-    assert!(matches!(choose(V4, &lookup("cni0", None)), Err(SelectError::OwnDevice { .. })));
-    assert!(matches!(choose(V4, &lookup("eth9", None)), Err(SelectError::Vanished { .. })));
+    assert!(fails(choose(V4, &nowhere), "has no route to the iface-can-reach address 203.0.113.5"));
+    assert!(fails(choose(V4, &lookup("cni0", None)), "cni0, which is a device for pods"));
+    assert!(fails(choose(V4, &lookup("eth9", None)), "eth9 has just disappeared"));
 }
 
 #[test]
@@ -321,10 +319,11 @@ fn wishes_are_tried_in_order_and_the_answer_tells_what_failed_before() {
         assert!(chosen.why.contains(part), "{part} in {}", chosen.why);
     }
     let request = Selection { regex: vec!["^wlan".into()], ..request };
-    let Err(SelectError::AllFailed(failures)) = choose(&request, V4, &node()) else {
-        panic!("nothing fits");
-    };
-    assert_eq!(failures.len(), 4);
+    let error = choose(&request, V4, &node()).expect_err("nothing fits").to_string();
+    assert!(error.starts_with("none of the interfaces asked for can be used: "), "{error}");
+    for part in ["'eth7'", "lo has no usable IPv4 address", "'^wlan'", "203.0.113.5"] {
+        assert!(error.contains(part), "{part} in {error}");
+    }
 }
 
 #[test]
@@ -385,27 +384,21 @@ fn the_best_address_is_global_then_permanent_then_not_temporary_then_first() {
         interfaces: vec![Interface { addresses: vec![old], ..interface(2, "eth0", &[]) }],
         ..Facts::default()
     };
-    assert!(matches!(
-        choose(&iface(&["eth0"]), V6, &facts),
-        Err(SelectError::NoUsableAddress { .. })
-    ));
+    assert!(fails(choose(&iface(&["eth0"]), V6, &facts), "eth0 has no usable IPv6 address"));
 }
 
 #[test]
 fn an_interface_without_an_mtu_is_no_uplink() {
     let mut facts = node();
     facts.interfaces[1].mtu = 0;
-    assert_eq!(
-        choose(&iface(&["eth0"]), V4, &facts),
-        Err(SelectError::NoMtu { link: name("eth0") })
-    );
+    assert!(fails(choose(&iface(&["eth0"]), V4, &facts), "eth0 has no MTU"));
     assert_eq!(summary(choose(&iface(&["eth0", "eth1"]), V4, &facts)), "eth1 198.51.100.1");
 }
 
 #[test]
 fn a_network_without_a_family_has_no_uplink() {
     let stack = Stack { v4: false, v6: false };
-    assert_eq!(choose(&Selection::default(), stack, &node()), Err(SelectError::NoFamily));
+    assert!(fails(choose(&Selection::default(), stack, &node()), "neither IPv4 nor IPv6"));
 }
 
 proptest! {

@@ -11,9 +11,10 @@ use super::{Chooser, Family, Found, SelectError, is_own};
 impl<'a> Chooser<'a> {
     pub(super) fn named(&self, name: &str) -> Result<Found<'a>, SelectError> {
         let interface = self.facts.interfaces.iter().find(|i| i.name.as_str() == name);
-        let interface = interface.ok_or_else(|| SelectError::NoSuchInterface {
-            name: name.to_owned(),
-            known: self.facts.interfaces.iter().map(|i| i.name).collect(),
+        let interface = interface.ok_or_else(|| {
+            let known = self.facts.interfaces.iter().map(|i| i.name.to_string());
+            let known = known.collect::<Vec<_>>().join(", ");
+            SelectError(format!("no interface is named '{name}': name one of {known}"))
         })?;
         Ok(match self.bearer_of_addresses(interface) {
             Some(master) => {
@@ -35,8 +36,7 @@ impl<'a> Chooser<'a> {
         self.has_addresses(master).then_some(master)
     }
 
-    /// The interface with exactly this address. On a dual-stack network either family will do;
-    /// the other one's address is then taken from the same interface.
+    /// The interface with exactly this address, of either family on a dual-stack network.
     pub(super) fn carrying(
         &self,
         address: IpAddr,
@@ -44,12 +44,16 @@ impl<'a> Chooser<'a> {
     ) -> Result<Found<'a>, SelectError> {
         let family = Family::of(address);
         if !self.stack.has(family) {
-            return Err(SelectError::WrongFamily { address, flag, family });
+            return Err(SelectError(format!(
+                "{flag} {address} is {family}, which the network does not use: use an address of its family"
+            )));
         }
-        let interface = self.owner(address).ok_or_else(|| SelectError::NoSuchAddress {
-            address,
-            flag,
-            known: self.listing(),
+        let interface = self.owner(address).ok_or_else(|| {
+            SelectError(format!(
+                "{flag} {address} is not an address of any interface; there are {}: use one of these, or name \
+                 the interface with -iface",
+                self.listing()
+            ))
         })?;
         let found =
             Found::new(interface, format!("{flag} {address} is an address of it")).with(address);
@@ -59,21 +63,18 @@ impl<'a> Chooser<'a> {
         }
     }
 
-    /// A public IPv6 address that this node itself has must be on the interface found; one it does
-    /// not have is announced for a translator in front of the node.
+    /// A public IPv6 address of this node must be on the interface found; any other is that of a translator.
     fn beside_public(
         &self,
         mut found: Found<'a>,
         public: Ipv6Addr,
     ) -> Result<Found<'a>, SelectError> {
         match self.owner(public.into()) {
-            Some(owner) if owner.index != found.interface.index => {
-                Err(SelectError::PublicElsewhere {
-                    address: public,
-                    owner: owner.name,
-                    chosen: found.interface.name,
-                })
-            }
+            Some(owner) if owner.index != found.interface.index => Err(SelectError(format!(
+                "public-ipv6 {public} is an address of {}, but {} was chosen: both families must use one \
+                     interface",
+                owner.name, found.interface.name
+            ))),
             Some(_) => {
                 found.v6 = found.v6.or(Some(public));
                 Ok(found)
@@ -84,9 +85,8 @@ impl<'a> Chooser<'a> {
 
     /// Addresses first, then names. On a dual-stack network one interface must match with both.
     pub(super) fn matching(&self, pattern: &str) -> Result<Found<'a>, SelectError> {
-        let regex = Regex::new(pattern).map_err(|error| SelectError::InvalidRegex {
-            pattern: pattern.to_owned(),
-            problem: error.to_string(),
+        let regex = Regex::new(pattern).map_err(|error| {
+            SelectError(format!("'{pattern}' is not a regular expression: {error}"))
         })?;
         let candidates = || self.facts.interfaces.iter().filter(|i| !is_own(i.name));
         let matches = |address: &IpAddr| regex.is_match(&address.to_string());
@@ -100,9 +100,10 @@ impl<'a> Chooser<'a> {
             }
         }
         let interface = candidates().find(|i| regex.is_match(i.name.as_str()));
-        let interface = interface.ok_or_else(|| SelectError::NoMatch {
-            pattern: pattern.to_owned(),
-            known: self.listing(),
+        let interface = interface.ok_or_else(|| {
+            let known = self.listing();
+            let what = "matches neither an address nor a name of";
+            SelectError(format!("the iface-regex '{pattern}' {what} {known}"))
         })?;
         Ok(Found::new(interface, format!("its name matches the iface-regex '{pattern}'")))
     }
@@ -112,12 +113,19 @@ impl<'a> Chooser<'a> {
         address: IpAddr,
         path: Option<Path>,
     ) -> Result<Found<'a>, SelectError> {
-        let path = path.ok_or(SelectError::Unreachable { address })?;
-        if is_own(path.link) {
-            return Err(SelectError::OwnDevice { address, link: path.link });
+        let path = path.ok_or_else(|| {
+            let what = "the kernel has no route to the iface-can-reach address";
+            SelectError(format!("{what} {address}"))
+        })?;
+        let link = path.link;
+        if is_own(link) {
+            return Err(SelectError(format!(
+                "the kernel sends to {address} through {link}, which is a device for pods: use an \
+                 iface-can-reach address outside the flannel network"
+            )));
         }
-        let interface = self.facts.interface(path.link);
-        let interface = interface.ok_or(SelectError::Vanished { link: path.link })?;
+        let vanished = || SelectError(format!("{link} has just disappeared"));
+        let interface = self.facts.interface(link).ok_or_else(vanished)?;
         let found = Found::new(interface, format!("the kernel sends to {address} through it"));
         match path.source {
             Some(source) if self.stack.has(Family::of(source)) => Ok(found.with(source)),
@@ -125,7 +133,6 @@ impl<'a> Chooser<'a> {
         }
     }
 
-    /// The first interface with this very address, usable or not.
     fn owner(&self, address: IpAddr) -> Option<&'a Interface> {
         self.facts.interfaces.iter().find(|interface| carries(interface, address))
     }

@@ -34,7 +34,7 @@ pub(super) fn usage(program: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::flags::Kind;
+    use super::super::flags::{Kind, variable};
     use super::*;
 
     const HEAD: &str = "\
@@ -87,7 +87,7 @@ everything with `-v=8`.
                 (_, "integer") => "`0`".to_owned(),
                 _ => String::new(),
             };
-            let (name, variable) = (flag.name, flag.variable());
+            let (name, variable) = (flag.name, variable(flag.name));
             // The version is printed before the environment is looked at.
             let variable = if name == "version" { String::new() } else { format!("`{variable}`") };
             page += &format!("| `{name}` | {variable} | {kind} | {default} | {} |\n", flag.help);

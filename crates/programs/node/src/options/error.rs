@@ -1,9 +1,6 @@
 //! What can be wrong with a command line or an environment, and what is remarked without stopping.
 //! Neither ever holds the value of an argument that could be a password.
 
-use std::fmt;
-
-/// A reason not to start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UsageError {
     #[error("argument {0} is not UTF-8 text, which every flag and value must be")]
@@ -23,8 +20,7 @@ pub enum UsageError {
 }
 
 impl UsageError {
-    /// 2 when the command line cannot be read. A value that can be read but not used ends like
-    /// every other failed start, as it did in the reference.
+    /// 2 when the command line cannot be read. A value that cannot be used ends like every other failed start.
     pub fn exit_status(&self) -> u8 {
         match self {
             Self::Refused(_) => 1,
@@ -34,7 +30,8 @@ impl UsageError {
 }
 
 /// A value that was given and cannot be used: where it came from and how to fix it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("invalid value {value:?} for {origin}: {fix}")]
 pub struct BadValue {
     /// `flag -iptables-resync`, or the variable `FLANNELD_IPTABLES_RESYNC`.
     pub origin: String,
@@ -42,29 +39,18 @@ pub struct BadValue {
     pub fix: String,
 }
 
-impl fmt::Display for BadValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { origin, value, fix } = self;
-        write!(f, "invalid value {value:?} for {origin}: {fix}")
-    }
-}
-
 /// Something odd that does not keep the daemon from starting; for the log, once that exists.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Remark {
-    /// The flag keeps its default.
+    #[error("{0}; the variable is ignored")]
     BadVariable(BadValue),
+    #[error("{0} is not UTF-8 text; the variable is ignored")]
     VariableNotText(String),
-    UnknownVariable {
-        name: String,
-        nearest: Option<String>,
-    },
+    #[error("no flag reads {name}; the variable is ignored{}", did_you_mean("", .nearest.as_deref()))]
+    UnknownVariable { name: String, nearest: Option<String> },
     /// Words that Go's syntax leaves unread. Not shown themselves: one may be a password.
-    WordsIgnored {
-        after: Option<String>,
-        count: usize,
-        boolean: bool,
-    },
+    #[error("ignored at the end of the command line: {count} {}", ignored(*.count, .after, *.boolean))]
+    WordsIgnored { after: Option<String>, count: usize, boolean: bool },
 }
 
 impl Remark {
@@ -76,34 +62,24 @@ impl Remark {
     }
 }
 
-impl fmt::Display for Remark {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::BadVariable(bad) => write!(f, "{bad}; the variable is ignored"),
-            Self::VariableNotText(name) => {
-                write!(f, "{name} is not UTF-8 text; the variable is ignored")
-            }
-            Self::UnknownVariable { name, nearest } => {
-                write!(f, "no flag reads {name}; the variable is ignored")?;
-                nearest.iter().try_for_each(|nearest| write!(f, " (did you mean {nearest}?)"))
-            }
-            Self::WordsIgnored { after, count, boolean } => {
-                let words = if *count == 1 { "word" } else { "words" };
-                write!(f, "ignored at the end of the command line: {count} {words}")?;
-                let Some(after) = after else { return Ok(()) };
-                write!(f, " after -{after}")?;
-                if *boolean {
-                    write!(f, " (a boolean flag takes its value as -{after}=false)")?;
-                }
-                Ok(())
-            }
+fn ignored(count: usize, after: &Option<String>, boolean: bool) -> String {
+    let words = if count == 1 { "word" } else { "words" };
+    match after {
+        Some(after) if boolean => {
+            format!("{words} after -{after} (a boolean flag takes its value as -{after}=false)")
         }
+        Some(after) => format!("{words} after -{after}"),
+        None => words.to_owned(),
     }
+}
+
+fn did_you_mean(dash: &str, nearest: Option<&str>) -> String {
+    nearest.map_or_else(String::new, |name| format!(" (did you mean {dash}{name}?)"))
 }
 
 fn suggestion(nearest: &Option<&'static str>) -> String {
     match nearest {
-        Some(name) => format!(" (did you mean -{name}?)"),
+        Some(name) => did_you_mean("-", Some(name)),
         None => " (-help lists all flags)".to_owned(),
     }
 }

@@ -1,21 +1,17 @@
-//! The one table of flags. Parsing, the usage text, the `FLANNELD_` variables and
-//! `docs/flags.md` are all read off it, so a flag is added here and nowhere else.
+//! The one table of flags: parsing, usage text, `FLANNELD_` variables and `docs/flags.md` are read off it.
 
 use crate::verbosity;
 
 pub(super) struct Flag {
-    /// Heading of the flags that it stands among.
     pub(super) subject: &'static str,
     pub(super) name: &'static str,
     pub(super) kind: Kind,
     pub(super) help: &'static str,
 }
 
-/// The kind of a flag: its default and where its value is kept.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
     Text(&'static str, fn(&mut Typed) -> &mut value::Text),
-    /// Every occurrence adds one element.
     List(fn(&mut Typed) -> &mut value::List),
     Integer(i64, fn(&mut Typed) -> &mut value::Integer),
     /// A time, which the Go flannel takes as a number of a fixed unit. It may be written with a unit, too.
@@ -27,7 +23,6 @@ pub(super) enum Kind {
     SourceLine(fn(&mut Typed) -> &mut value::SourceLine),
 }
 
-/// What the value of a flag is, by its kind.
 mod value {
     pub(in crate::options) type Text = String;
     pub(in crate::options) type List = Vec<String>;
@@ -53,7 +48,6 @@ macro_rules! flags {
     ($($subject:literal {
         $($field:ident $name:literal = $kind:ident($($default:expr),*) $help:literal;)*
     })*) => {
-        /// What was typed, flag by flag, before anybody asks what it means.
         #[derive(Clone, Default)]
         pub(super) struct Typed {
             $($(pub(super) $field: value::$kind,)*)*
@@ -199,10 +193,6 @@ pub(super) fn variable(flag: &str) -> String {
 impl Flag {
     pub(super) fn find(name: &str) -> Option<&'static Self> {
         FLAGS.iter().find(|flag| flag.name == name)
-    }
-
-    pub(super) fn variable(&self) -> String {
-        variable(self.name)
     }
 
     pub(super) fn is_bool(&self) -> bool {

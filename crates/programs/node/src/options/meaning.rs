@@ -1,5 +1,4 @@
-//! What was typed → what is meant. Every value that the daemon cannot use is refused here,
-//! once, with its flag (or variable) and the way to fix it.
+//! What was typed → what is meant. A value that the daemon cannot use is refused once, with its flag and the fix.
 
 use std::net::IpAddr;
 use std::num::NonZeroU16;
@@ -18,7 +17,6 @@ use super::{Given, UsageError};
 use crate::iface::Selection;
 use crate::verbosity::Verbosity;
 
-/// What `remote` says of the lease server of this very process.
 const OWN: &str = "self";
 
 /// Leases live for 24 hours; a margin must leave some of that.
@@ -31,29 +29,23 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 pub struct Options {
     /// The networks that this node joins; none when it only serves leases.
     pub networks: Vec<Joined>,
-    /// Where it says how it is, in all of them.
     pub socket: PathBuf,
-    /// The lease server to run.
     pub serve: Option<Serve>,
     /// Configs may have commands run, and credentials sent, wherever they come from.
     pub allow_commands: bool,
     pub underlay: Selection,
-    /// How long before its end a lease is renewed.
     pub renew_margin: Duration,
     pub traffic: Traffic,
     pub blackhole_route: bool,
-    /// What container runtimes are to see of this node's network.
     pub cni_conf: Option<CniConf>,
     /// Where the probe server listens; `None` turns it off.
     pub probe: Option<ProbeAddress>,
     /// Where this node answers the probes of its peers; `None`: it neither answers nor asks.
     pub peer_probe_port: Option<NonZeroU16>,
     pub verbosity: Verbosity,
-    /// What this node keeps over reboots.
     pub data_dir: PathBuf,
 }
 
-/// A network to join.
 #[derive(Debug, Clone)]
 pub struct Joined {
     pub name: NetworkName,
@@ -61,19 +53,15 @@ pub struct Joined {
     pub subnet_file: PathBuf,
 }
 
-/// Where this node's lease is kept.
 #[derive(Debug, Clone)]
 pub enum StoreOptions {
     Etcd(EtcdOptions),
     Kube(KubeOptions),
-    /// A lease server elsewhere.
     Remote(RemoteOptions),
-    /// The lease server of this process.
     Own,
 }
 
 impl StoreOptions {
-    /// How far the node trusts configs from there.
     pub fn config_origin(&self) -> ConfigOrigin {
         match self {
             Self::Etcd(_) | Self::Kube(_) => ConfigOrigin::Cluster,
@@ -86,9 +74,7 @@ impl StoreOptions {
 pub struct Serve {
     pub listen: Listen,
     pub tls: Option<TlsFiles>,
-    /// The file of tokens.
     pub tokens: Option<PathBuf>,
-    /// Plain HTTP may be spoken to other machines.
     pub insecure: bool,
     pub backing: Backing,
     /// The ServiceAccount, `NAMESPACE/NAME`, whose tokens nodes are known by, and how Kubernetes is asked about them.
@@ -97,7 +83,6 @@ pub struct Serve {
     pub config: Option<(NetworkName, PathBuf)>,
 }
 
-/// What the lease server keeps leases in.
 #[derive(Debug, Clone)]
 pub enum Backing {
     Embedded(PathBuf),
@@ -108,17 +93,14 @@ pub enum Backing {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Traffic {
     pub ip_masq: bool,
-    /// Ask for fully random source ports when masquerading.
     pub random_fully: bool,
     pub forward_rules: bool,
     pub resync: Duration,
 }
 
-/// Which CNI configuration container runtimes are to see, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CniConf {
     pub source: PathBuf,
-    /// Path in the runtime's directory.
     pub file: PathBuf,
     /// Where the runtime finds plugins, if that can be seen from here.
     pub plugins: Option<PathBuf>,
@@ -137,6 +119,12 @@ impl Options {
     pub(super) fn new(given: &Given) -> Result<Self, UsageError> {
         let typed = &given.typed;
         let (networks, serve) = (given.networks()?, given.serve()?);
+        let fix = "use an IP address, such as 192.0.2.1";
+        let can_reach = given.address("iface-can-reach", &typed.iface_can_reach, fix)?;
+        let fix = "use an IPv4 address, such as 192.0.2.1";
+        let public_ip = given.public_address("public-ip", &typed.public_ip, fix)?;
+        let fix = "use an IPv6 address, such as 2001:db8::1";
+        let public_ipv6 = given.public_address("public-ipv6", &typed.public_ipv6, fix)?;
         Ok(Self {
             networks,
             socket: given.file("subnet-file", &typed.subnet_file)?.with_file_name(SOCKET_NAME),
@@ -145,21 +133,9 @@ impl Options {
             underlay: Selection {
                 iface: typed.iface.clone(),
                 regex: typed.iface_regex.clone(),
-                can_reach: given.address::<IpAddr>(
-                    "iface-can-reach",
-                    &typed.iface_can_reach,
-                    "use an IP address, such as 192.0.2.1",
-                )?,
-                public_ip: given.public_address(
-                    "public-ip",
-                    &typed.public_ip,
-                    "use an IPv4 address, such as 192.0.2.1",
-                )?,
-                public_ipv6: given.public_address(
-                    "public-ipv6",
-                    &typed.public_ipv6,
-                    "use an IPv6 address, such as 2001:db8::1",
-                )?,
+                can_reach,
+                public_ip,
+                public_ipv6,
             },
             renew_margin: given.renew_margin()?,
             traffic: Traffic {
@@ -193,7 +169,6 @@ impl Given {
         Ok(networks)
     }
 
-    /// At least one.
     fn names(&self) -> Result<Vec<NetworkName>, UsageError> {
         let typed = &self.typed.networks;
         let mut names = Vec::new();
@@ -207,11 +182,10 @@ impl Given {
         }
         if names.is_empty() {
             names.push(NetworkName::default());
-        } else if self.typed.kube_subnet_mgr
-            || self.typed.store == "kube" && !self.typed.listen.is_empty()
-        {
+        } else {
+            let serves_kube = self.typed.store == "kube" && !self.typed.listen.is_empty();
             let fix = "there is one network in Kubernetes, and it has no name: leave it out";
-            return Err(self.refuse("networks", typed, fix));
+            self.require(!self.typed.kube_subnet_mgr && !serves_kube, "networks", typed, fix)?;
         }
         Ok(names)
     }
@@ -225,14 +199,11 @@ impl Given {
         if !self.is_given("subnet-file") {
             return Ok(Path::new(&typed.subnet_dir).join(format!("{name}.env")));
         }
-        if self.names()?.len() > 1 {
-            let fix = "each of several networks has a file of its own: use subnet-dir";
-            return Err(self.refuse("subnet-file", &typed.subnet_file, fix));
-        }
+        let fix = "each of several networks has a file of its own: use subnet-dir";
+        self.require(self.names()?.len() == 1, "subnet-file", &typed.subnet_file, fix)?;
         self.file("subnet-file", &typed.subnet_file)
     }
 
-    /// Where the network's leases are kept; `None` when this process only serves.
     fn store(&self, network: &NetworkName) -> Result<Option<StoreOptions>, UsageError> {
         let typed = &self.typed;
         if typed.kube_subnet_mgr {
@@ -278,10 +249,9 @@ impl Given {
     fn remote(&self, network: &NetworkName) -> Result<RemoteOptions, UsageError> {
         let typed = &self.typed;
         let addresses: Vec<String> = list(&typed.remote).collect();
-        if addresses.is_empty() || addresses.iter().any(|address| address.contains('@')) {
-            let fix = "name at least one lease server, such as 192.0.2.1:10253";
-            return Err(self.refuse("remote", "<redacted>", fix));
-        }
+        let are_addresses = !addresses.iter().any(|address| address.contains('@'));
+        let fix = "name at least one lease server, such as 192.0.2.1:10253";
+        self.require(!addresses.is_empty() && are_addresses, "remote", "<redacted>", fix)?;
         Ok(RemoteOptions {
             addresses,
             network: network.clone(),
@@ -345,18 +315,10 @@ impl Given {
                 return Err(self.refuse("listen-service-account", other, fix));
             }
         };
-        Ok(Some(Serve {
-            listen,
-            tls,
-            tokens: path(&typed.listen_token_file),
-            insecure: typed.listen_insecure,
-            backing,
-            service_account,
-            config,
-        }))
+        let (tokens, insecure) = (path(&typed.listen_token_file), typed.listen_insecure);
+        Ok(Some(Serve { listen, tls, tokens, insecure, backing, service_account, config }))
     }
 
-    /// The one network that a file can be the config of.
     fn first_network(&self) -> Result<NetworkName, UsageError> {
         match self.names()?.as_slice() {
             [name] => Ok(name.clone()),
@@ -370,33 +332,27 @@ impl Given {
 
     fn endpoints(&self) -> Result<Vec<String>, UsageError> {
         let endpoints: Vec<String> = list(&self.typed.etcd_endpoints).collect();
-        if endpoints.is_empty() {
-            let fix = "name at least one, such as http://127.0.0.1:2379";
-            return Err(self.refuse("etcd-endpoints", &self.typed.etcd_endpoints, fix));
-        }
+        let fix = "name at least one, such as http://127.0.0.1:2379";
+        self.require(!endpoints.is_empty(), "etcd-endpoints", &self.typed.etcd_endpoints, fix)?;
         // Refused before anybody logs it: what stands before the `@` has a password in it.
-        if endpoints.iter().any(|endpoint| endpoint.contains('@')) {
-            let fix = "give name and password as etcd-username and etcd-password";
-            return Err(self.refuse("etcd-endpoints", "<redacted>", fix));
-        }
+        let has_password = endpoints.iter().any(|endpoint| endpoint.contains('@'));
+        let fix = "give name and password as etcd-username and etcd-password";
+        self.require(!has_password, "etcd-endpoints", "<redacted>", fix)?;
         Ok(endpoints)
     }
 
     fn renew_margin(&self) -> Result<Duration, UsageError> {
         let minutes = self.typed.subnet_lease_renew_margin;
-        if !RENEW_MARGIN_MINUTES.contains(&minutes) {
-            let fix = "a lease lives for 24 hours: use 1 to 1439 minutes";
-            return Err(self.refuse("subnet-lease-renew-margin", &minutes.to_string(), fix));
-        }
+        let is_right = RENEW_MARGIN_MINUTES.contains(&minutes);
+        let fix = "a lease lives for 24 hours: use 1 to 1439 minutes";
+        self.require(is_right, "subnet-lease-renew-margin", &minutes.to_string(), fix)?;
         Ok(Duration::from_secs(minutes.unsigned_abs() * 60))
     }
 
     fn resync(&self) -> Result<Duration, UsageError> {
         let seconds = self.typed.iptables_resync;
-        if seconds < 1 {
-            let fix = "use 1 second or more; the usual is 5";
-            return Err(self.refuse("iptables-resync", &seconds.to_string(), fix));
-        }
+        let fix = "use 1 second or more; the usual is 5";
+        self.require(seconds >= 1, "iptables-resync", &seconds.to_string(), fix)?;
         Ok(Duration::from_secs(seconds.unsigned_abs()).min(LONGEST_PAUSE))
     }
 
@@ -454,14 +410,20 @@ impl Given {
 
     fn file(&self, flag: &'static str, typed: &str) -> Result<PathBuf, UsageError> {
         let file = PathBuf::from(typed);
-        if typed.ends_with('/') || file.file_name().is_none() {
-            return Err(self.refuse(
-                flag,
-                typed,
-                "use the path of a file, such as /run/flannel/subnet.env",
-            ));
-        }
+        let is_file = !typed.ends_with('/') && file.file_name().is_some();
+        let fix = "use the path of a file, such as /run/flannel/subnet.env";
+        self.require(is_file, flag, typed, fix)?;
         Ok(file)
+    }
+
+    fn require(
+        &self,
+        is_right: bool,
+        flag: &'static str,
+        value: &str,
+        fix: &str,
+    ) -> Result<(), UsageError> {
+        is_right.then_some(()).ok_or_else(|| self.refuse(flag, value, fix))
     }
 
     fn refuse(&self, flag: &'static str, value: &str, fix: &str) -> UsageError {
@@ -473,7 +435,6 @@ fn text(typed: &str) -> Option<String> {
     (!typed.is_empty()).then(|| typed.to_owned())
 }
 
-/// The parts between commas.
 fn list(typed: &str) -> impl Iterator<Item = String> {
     typed.split(',').filter_map(|part| text(part.trim()))
 }

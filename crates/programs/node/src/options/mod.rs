@@ -1,9 +1,6 @@
-//! The command line and the environment → [`Options`]: what the daemon is asked to do.
-//!
-//! Three steps, each of which can be read on its own: words and variables are matched against the
-//! table of flags ([`flags`], [`value`]) in Go's syntax, which gives what was typed; then
-//! [`meaning`] turns that into values that cannot be wrong. Nothing here reads the process's own
-//! arguments or environment, so everything can be tested.
+//! The command line and the environment → [`Options`]: what the daemon is asked to do. Words and variables are matched against
+//! the table of flags ([`flags`], [`value`]) in Go's syntax; [`meaning`] turns what was typed into values that cannot be wrong.
+//! Nothing here reads the process's own arguments or environment, so everything can be tested.
 
 mod document;
 mod error;
@@ -20,9 +17,9 @@ use flannel_lease::nearest;
 pub use error::{BadValue, Remark, UsageError};
 pub use meaning::{Backing, CniConf, Joined, Options, ProbeAddress, Serve, StoreOptions, Traffic};
 
+use document::usage;
 use flags::{FLAGS, Flag, Typed};
 
-/// What the command line asks for.
 #[derive(Debug, Clone)]
 pub enum Parsed {
     Run {
@@ -32,13 +29,11 @@ pub enum Parsed {
         /// The flags and variables that were given, as they were written, without secrets.
         given: Vec<String>,
     },
-    /// The usage text, for stderr.
     Help(String),
     Version,
 }
 
-/// Reads `args` (the program's name first, as [`std::env::args_os`] has it) and, for flags that
-/// are not among them, `env` ([`std::env::vars_os`]).
+/// Reads `args`, the program's name first, and for flags that are not among them `env`.
 pub fn parse(
     args: impl IntoIterator<Item = OsString>,
     env: impl IntoIterator<Item = (OsString, OsString)>,
@@ -58,12 +53,6 @@ pub fn parse(
     Ok(Parsed::Run { options, remarks: given.remarks, given: given.shown })
 }
 
-/// The text that `-help` prints.
-pub fn usage(program: &str) -> String {
-    document::usage(program)
-}
-
-/// What was given, and where.
 struct Given {
     typed: Typed,
     origins: BTreeMap<&'static str, Origin>,
@@ -143,8 +132,7 @@ impl Given {
         Ok(false)
     }
 
-    /// A flag that was not given takes the value of its variable, if that is not empty. One that
-    /// cannot be read changes nothing.
+    /// A flag that was not given takes the value of its variable, if that can be read and is not empty.
     fn read_environment(&mut self, env: impl IntoIterator<Item = (OsString, OsString)>) {
         let mut variables: BTreeMap<String, OsString> = env
             .into_iter()
@@ -152,7 +140,7 @@ impl Given {
             .filter(|(name, value)| name.starts_with("FLANNELD_") && !value.is_empty())
             .collect();
         for flag in FLAGS {
-            let name = flag.variable();
+            let name = flags::variable(flag.name);
             let Some(text) = variables.remove(&name) else { continue };
             // The version is printed before the environment is looked at.
             if self.origins.contains_key(flag.name) || flag.name == "version" {
@@ -173,7 +161,7 @@ impl Given {
                 }
             }
         }
-        let known: Vec<String> = FLAGS.iter().map(Flag::variable).collect();
+        let known: Vec<String> = FLAGS.iter().map(|flag| flags::variable(flag.name)).collect();
         for name in variables.into_keys() {
             let nearest = nearest(&name, known.iter().map(String::as_str)).map(str::to_owned);
             self.remarks.push(Remark::UnknownVariable { name, nearest });

@@ -1,5 +1,4 @@
-//! The text of one value → the value, by Go's rules: what the reference accepts is accepted here,
-//! and nothing else but units of times.
+//! The text of one value → the value, by Go's rules; times may have units, too.
 
 use super::flags::{Flag, Kind, TimeUnit, Typed};
 
@@ -46,8 +45,7 @@ fn span(text: &str, unit: TimeUnit) -> Result<i64, String> {
     is_whole.then(|| time.as_secs() / seconds).ok_or_else(wrong)
 }
 
-/// Go's `strconv.ParseInt(text, 0, 64)`: an optional sign, a base prefix (`0x`, `0o`, `0b`, or a
-/// bare `0` for octal), and `_` between digits.
+/// Go's `strconv.ParseInt(text, 0, 64)`: sign, base prefix (`0x`, `0o`, `0b`, `0`), and `_` between digits.
 fn integer(text: &str) -> Result<i64, String> {
     let wrong = || "use a whole number without a unit, such as 10 or 0x10".to_owned();
     let (negative, magnitude) = match text.strip_prefix(['+', '-']) {
