@@ -22,7 +22,6 @@ pub struct Scrape(BTreeMap<&'static str, Samples>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     OpenMetrics,
-    /// Version 0.0.4 of the text format.
     Text,
 }
 
@@ -78,7 +77,6 @@ impl Scrape {
         self.number(metric, labels, seconds);
     }
 
-    /// Adds what another one has collected.
     pub fn append(&mut self, other: Self) {
         for (name, samples) in other.0 {
             let new = || Samples { metric: samples.metric, values: Vec::new() };

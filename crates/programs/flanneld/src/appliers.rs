@@ -1,9 +1,7 @@
-//! All appliers behind one type: the rest of the daemon does not need to know which
-//! applier sees to what.
+//! All appliers behind one type: the rest of the daemon does not need to know which applier sees to what.
 //!
-//! Appliers depend on each other. The kernel depends on those that create devices: an address or a
-//! route needs the device that a tunnel has created. So additions go bottom up, those appliers
-//! before the kernel; removals go top down, so that no route points to a missing device.
+//! Appliers depend on each other: an address or a route of the kernel needs the device that a tunnel has created. So
+//! additions go bottom up, those appliers before the kernel; removals go top down, so that no route points to a missing device.
 
 mod trial;
 
@@ -27,7 +25,6 @@ use flannel_wanted::{
 use ipnet::IpNet;
 use tokio::sync::watch;
 
-/// A handle to all of them.
 #[derive(Clone)]
 pub struct Appliers {
     /// It knows the node, too: its facts, and the paths to peers.
@@ -112,9 +109,8 @@ impl Appliers {
         Ok(status.and(self.rules.replace((), rules).await?))
     }
 
-    /// Begins to write what the next [`Self::replace`] will declare, as far as it is known, and waits for
-    /// nothing. Only where nobody but the kernel is concerned: what others make stands in an order that
-    /// needs the whole.
+    /// Begins to write what the next [`Self::replace`] will declare, without waiting. Only where nobody but the kernel is
+    /// concerned: what others make stands in an order that needs the whole.
     pub fn prepare(&self, beginning: DesiredState) {
         let DesiredState { kernel, commands, tunnel, cloud, ipsec, rules: _ } = beginning;
         if commands.is_empty() && tunnel.is_empty() && cloud.is_empty() && ipsec.is_empty() {
@@ -122,7 +118,6 @@ impl Appliers {
         }
     }
 
-    /// Declares what single peers, or the node, want from now on.
     pub async fn update(&self, changes: DesiredState) -> Result<Status, Stopped> {
         let DesiredState { kernel, commands, tunnel, cloud, ipsec, rules } = changes;
         let above = update_below(&self.cloud, cloud, self.kernel.update(kernel));
@@ -155,12 +150,10 @@ impl Appliers {
         WatchedStatus(self.each().map(|(_, applier)| applier.watch_status()).into())
     }
 
-    /// The status of the traffic rules alone.
     pub fn rules_status(&self) -> Status {
         Applier::watch_status(&self.rules).borrow().clone()
     }
 
-    /// The daemon ends.
     pub async fn stop(&self) {
         for (_, applier) in self.each().into_iter().rev() {
             applier.stop().await;
@@ -168,18 +161,14 @@ impl Appliers {
     }
 }
 
-/// Declaring to several appliers. Boxed: each is a part of the next, and the task of a network would grow with
-/// every kind of applier.
-type Declaring<'a> = Answer<'a, Status>;
-
-/// Declares everything to `below`, an applier that those behind `above` depend on: before
-/// `above`, or after it if nothing is wanted of `below` any more.
+/// Declares everything to `below`, which `above` depends on: before it, or after it if nothing is wanted any more. Boxed,
+/// because each is a part of the next: a network's task would grow with each.
 fn replace_below<'a, A>(
     below: &'a A,
     ownership: A::Ownership,
     desired: Desired<WantedBy, A::Entry>,
     above: impl Future<Output = Result<Status, Stopped>> + Send + 'a,
-) -> Declaring<'a>
+) -> Answer<'a, Status>
 where
     A: Applier<Requester = WantedBy>,
 {
@@ -198,7 +187,7 @@ fn update_below<'a, A: Applier<Requester = WantedBy>>(
     below: &'a A,
     changes: Desired<WantedBy, A::Entry>,
     above: impl Future<Output = Result<Status, Stopped>> + Send + 'a,
-) -> Declaring<'a> {
+) -> Answer<'a, Status> {
     Box::pin(async move {
         let (adding, removing): (Vec<_>, Vec<_>) =
             changes.into_iter().partition(|(_, entries)| !entries.is_empty());
@@ -219,7 +208,6 @@ impl WatchedStatus {
         each.reduce(Status::and).unwrap_or_default()
     }
 
-    /// Fails when one of them has stopped.
     pub async fn changed(&mut self) -> Result<(), watch::error::RecvError> {
         let mut changes: Vec<_> =
             self.0.iter_mut().map(|status| Box::pin(status.changed())).collect();

@@ -1,10 +1,9 @@
 //! The CNI configuration of the node: container runtimes see it from the moment the network works.
 //!
-//! A runtime that finds a configuration calls the node ready, and a node that is ready gets pods. So it is not
-//! there before pods can be attached: neither at the first start nor after a reboot, when flanneld has
-//! yet to come up. The file in the runtime's directory is a link to one beside `subnet.env`, in a
-//! directory that a reboot empties. While flanneld is replaced, or is not ready for a moment, it stays:
-//! pods that are there must be able to go.
+//! A runtime that finds a configuration calls the node ready, and a node that is ready gets pods. So it is not there before
+//! pods can be attached, neither at the first start nor after a reboot: the file in the runtime's directory is a link to one
+//! beside `subnet.env`, in a directory that a reboot empties. While flanneld is replaced, or is not ready for a moment, it
+//! stays: pods that are there must be able to go.
 
 use std::convert::Infallible;
 use std::fs;
@@ -56,7 +55,6 @@ pub async fn keep(
     }
 }
 
-/// Whether anything had to be done.
 fn install(conf: &CniConf) -> Result<bool, String> {
     let wanted = fs::read(&conf.source)
         .map_err(|error| format!("cannot read {}: {error}", conf.source.display()))?;
@@ -77,8 +75,7 @@ fn install(conf: &CniConf) -> Result<bool, String> {
     Ok(true)
 }
 
-/// What a runtime of today is to read, if that is more than the source says. A runtime takes the newest version
-/// that it knows and hands it to every plugin; an older plugin of somebody else would refuse it.
+/// The newer version for a runtime, if every plugin knows it: a runtime hands the newest it knows to all of them.
 fn with_newer_version(conf: &CniConf, mut document: Value) -> Option<Vec<u8>> {
     let directory = conf.plugins.as_deref()?;
     let mut kinds = Vec::new();

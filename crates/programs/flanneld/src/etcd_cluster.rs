@@ -1,5 +1,4 @@
-//! Which etcd cluster this node's leases are in, kept over restarts: whoever answers at an endpoint one day and belongs to
-//! another cluster is not believed.
+//! Which etcd cluster this node's leases are in, kept over restarts: no other cluster is believed.
 
 use std::path::Path;
 
@@ -19,8 +18,7 @@ struct KeptCluster {
 }
 
 impl KeptCluster {
-    /// What was kept counts for the endpoints it was found at. With none of them in use, the operator has moved to
-    /// another etcd.
+    /// The cluster, if any endpoint is still in use: with none, the operator has moved to another etcd.
     fn id(&self, endpoints: &[String]) -> Option<u64> {
         let same = endpoints.iter().any(|endpoint| self.endpoints.contains(endpoint));
         u64::from_str_radix(&self.cluster, 16).ok().filter(|_| same)

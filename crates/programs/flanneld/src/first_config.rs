@@ -1,6 +1,5 @@
-//! `net-config-path` beside a lease server: the config that a network begins with. Afterwards the stored
-//! one counts, which operators change with `flannelctl config set`; so a file that says something else is
-//! told of, at the start and when it is edited.
+//! `net-config-path` beside a lease server: the config that a network begins with. Afterwards the stored one counts, so a
+//! file that says something else is told of, at the start and when it is edited.
 
 use flannel_server::LeaseService;
 use std::fs::{self, Metadata};
@@ -13,7 +12,6 @@ use flannel_lease::{NetworkConfig, NetworkName, SubnetOrigin};
 use flannel_server::embedded::AskError;
 use flannel_server::lease_state::Request;
 
-/// How often the file is looked at.
 const PAUSE: Duration = Duration::from_secs(2);
 
 pub(crate) struct FirstConfig {
@@ -56,7 +54,6 @@ impl FirstConfig {
         }
     }
 
-    /// Tells of edits, as long as the process lives.
     pub(crate) async fn watch(self) {
         let mut known = stamp(&self.file);
         loop {
@@ -93,19 +90,15 @@ impl FirstConfig {
         match flannel_backend::judge_config_to_write(&text, SubnetOrigin::Pool) {
             Ok(_) => tracing::warn!(
                 "{file} differs from the network config that is stored and in force, and changes nothing: \
-                 it is what a network begins with. To apply it: `{}`",
-                self.command()
+                 it is what a network begins with. To apply it: `flannelctl config set {file} --remote={}{}`",
+                self.server,
+                self.network.flag()
             ),
             Err(error) => tracing::error!(
                 "{file} differs from the network config that is stored and in force, and no node could use \
                  it: {error}"
             ),
         }
-    }
-
-    fn command(&self) -> String {
-        let (file, server, network) = (self.file.display(), &self.server, self.network.flag());
-        format!("flannelctl config set {file} --remote={server}{network}")
     }
 }
 

@@ -1,6 +1,6 @@
-//! The probe server: `/healthz` says that the daemon runs, `/readyz` whether pods of this node reach
-//! those of others; `/metrics` and what is below `/v1/` is what the [`Door`] tells to everybody. It must never be the reason that the daemon is restarted: a port in use is
-//! waited for, and a client that is slow or one of many is cut off instead of served late.
+//! The probe server: `/healthz` (the daemon runs), `/readyz` (pods of this node reach those of others), and what the [`Door`]
+//! tells everybody. It must never be the reason that the daemon is restarted: a port in use is waited for, and a client that is
+//! slow or one of many is cut off instead of served late.
 
 use std::convert::Infallible;
 use std::io;
@@ -21,14 +21,11 @@ use tokio::sync::watch;
 use crate::door::{Body, Door, Through, response, whole};
 use crate::readiness::Readiness;
 
-/// Bounds of what clients may take.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
     /// More than this at once, and the oldest is cut off.
     connections: usize,
-    /// Longest life of a connection.
     lifetime: Duration,
-    /// After a failed bind.
     rebind: Backoff,
 }
 
@@ -41,7 +38,6 @@ const LIMITS: Limits = Limits {
 /// hyper's smallest; a probe has a line and a few headers.
 const REQUEST_BYTES: usize = 8 * 1024;
 
-/// What there is to tell.
 #[derive(Clone)]
 pub struct HealthSources {
     pub readiness: watch::Receiver<Readiness>,
@@ -61,8 +57,7 @@ async fn serve_within(limits: Limits, address: ProbeAddress, told: HealthSources
     accept_forever(limits, &listener, &told).await
 }
 
-/// Another process may hold the port, as an older daemon does for a moment while this one replaces
-/// it, or the address may not be there yet.
+/// Waits for a port that an older daemon still holds, or for an address that is not there yet.
 async fn bind_patiently(limits: Limits, address: &ProbeAddress) -> TcpListener {
     let mut tries = limits.rebind.tries(fastrand::Rng::new());
     loop {
@@ -108,8 +103,7 @@ async fn accept_forever(
     accept_connections("probe port", listener, limit, serve).await
 }
 
-/// One request, one answer; who says that he has more to ask may do so while the connection lives. What goes wrong
-/// on the way is the client's business.
+/// Answers one request, or several if the client says keep-alive. What goes wrong is the client's business.
 async fn talk(stream: TcpStream, told: HealthSources) {
     let answer = service_fn(async |request: Request<Incoming>| {
         let goes_on = request.headers().get(CONNECTION).is_some_and(|how| how == "keep-alive");

@@ -1,12 +1,10 @@
-//! Memory that start-up needed goes back to the system: a node with ten thousand peers holds a list of them for an instant,
-//! and their entries for good.
+//! Returns memory to the system that start-up needed: a list of ten thousand peers for an instant, their entries for good.
 
 /// What is larger than this is given back to the system when it is freed, whichever thread frees it.
 #[cfg(target_env = "gnu")]
 const LARGE_BLOCK: libc::c_int = 128 * 1024;
 
-/// To be called before there are threads. Else the C library learns from the large lists of start-up to keep as much
-/// for good, for each thread.
+/// Before there are threads: else the C library learns from the lists of start-up to keep as much for each thread.
 pub fn return_large_blocks() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes no pointers.
@@ -15,7 +13,6 @@ pub fn return_large_blocks() {
     }
 }
 
-/// Returns freed memory to the system.
 pub fn trim() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes no pointers and is safe to call from any thread at any time.

@@ -14,7 +14,6 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tracing::{Level, Metadata};
 
-/// The field that makes a line of the log an event.
 pub const FIELD: &str = "event";
 /// Fields of what was restored. The text of the line says the same.
 pub const UNDONE_BY: &str = "undone_by";
@@ -26,13 +25,11 @@ const REMEMBERED: usize = 2_000;
 /// Bytes of an event's text that are kept; the log has more of it.
 const LONGEST_TEXT: usize = 1 << 10;
 
-/// A handle.
 #[derive(Clone)]
 pub struct History(Arc<Shared>);
 
 struct Shared {
     events: Mutex<VecDeque<HistoryEvent>>,
-    /// The number of the next event.
     next: watch::Sender<u64>,
 }
 
@@ -44,7 +41,6 @@ impl Default for History {
 }
 
 impl History {
-    /// Whether a line of the log at this place is an event.
     pub fn wants(line: &Metadata<'_>) -> bool {
         Self::kind(line).is_some() || line.fields().field(FIELD).is_some()
     }
@@ -59,7 +55,6 @@ impl History {
         }
     }
 
-    /// Remembers an event, which is given its number and its time.
     pub fn add(&self, event: HistoryEvent) {
         let at = jiff::Timestamp::now().to_string();
         let mut events = self.0.events.lock();
@@ -81,7 +76,6 @@ impl History {
         events.range(begin..).take(most).cloned().collect()
     }
 
-    /// Changes with every event.
     pub fn next_number(&self) -> watch::Receiver<u64> {
         self.0.next.subscribe()
     }

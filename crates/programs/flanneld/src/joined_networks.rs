@@ -1,5 +1,4 @@
-//! The networks that this node joins. Each has a daemon of its own, with its own store and appliers: a problem
-//! in one network does not affect the others.
+//! The networks that this node joins, each with a daemon, store and appliers of its own, so that none affects another.
 
 use std::num::NonZeroU64;
 use std::path::Path;
@@ -17,18 +16,17 @@ use tracing::Instrument as _;
 
 use crate::appliers::Appliers;
 use crate::daemon::{self, NetworkClaims, Setup};
-use crate::readiness::{Readiness, Readings, Report, reports};
+use crate::readiness::{Readiness, Report, reports};
 use crate::serve::Served;
 use crate::stopping::Stopping;
 use crate::{store, subnet_file};
 
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
-/// How the networks are, for those who tell others.
 pub struct Watched {
     pub readiness: watch::Receiver<Readiness>,
-    /// `None` where no network is joined.
-    pub readings: Option<Readings>,
+    /// That of any network, if one is joined.
+    pub report: Option<Report>,
 }
 
 pub struct JoinedNetworks {
@@ -37,7 +35,6 @@ pub struct JoinedNetworks {
     machine_hash: Option<NonZeroU64>,
     claims: Arc<NetworkClaims>,
     stopping: Stopping,
-    /// Where this node answers the probes of its peers.
     listeners: Option<Arc<Listeners>>,
 }
 
@@ -50,12 +47,11 @@ impl JoinedNetworks {
         Self { options, served, machine_hash, claims, stopping, listeners }
     }
 
-    /// Runs until it is dropped or asked to stop. Where there is one network, what only a person can fix
-    /// ends it; of several, such a one is tried again.
+    /// Runs until it is dropped or asked to stop. What only a person can fix ends a single network; of several it is retried.
     pub fn run(self) -> (Watched, impl Future<Output = anyhow::Result<()>> + Send) {
         let networks = self.options.networks.clone();
         let (reports, readiness) = reports(networks.iter().map(|network| network.name.clone()));
-        let readings = reports.first().map(Report::readings);
+        let report = reports.first().cloned();
         let all = async move {
             let each: Vec<_> = networks.into_iter().zip(reports).collect();
             if let [(network, report)] = each.as_slice() {
@@ -71,7 +67,7 @@ impl JoinedNetworks {
             running.join_all().await;
             Ok(())
         };
-        (Watched { readiness, readings }, all)
+        (Watched { readiness, report }, all)
     }
 
     /// One of several networks, again and again until asked to stop.

@@ -1,5 +1,4 @@
-//! The file below the data directory that says which lease had each MAC address or key first. It outlives reboots, so that
-//! a copy of another node's MAC gains nothing from the time that a daemon is down.
+//! The file that says which lease had each MAC or key first. It outlives reboots: down-time gains a copy nothing.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -58,7 +57,7 @@ impl LinkHoldersFile {
 
 /// Writes the file aside from the daemon's own thread: one write at a time, and what came last.
 pub(crate) struct LinkHoldersWriter {
-    latest: watch::Sender<HolderMap>,
+    pub(crate) latest: watch::Sender<HolderMap>,
     _task: Task,
 }
 
@@ -74,10 +73,6 @@ impl LinkHoldersWriter {
             }
         });
         Self { latest, _task: task }
-    }
-
-    pub(crate) fn write(&self, holders: HolderMap) {
-        self.latest.send_replace(holders);
     }
 }
 

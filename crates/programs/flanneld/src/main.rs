@@ -130,9 +130,9 @@ async fn live(
     }
     let (request, stopping) = stopping();
     let socket = options.socket.clone();
-    let (Watched { readiness: ready, readings }, networks) =
+    let (Watched { readiness: ready, report }, networks) =
         JoinedNetworks::new(options, served, stopping).run();
-    let door = readings.map(|readings| Door::new(readings, history));
+    let door = report.map(|report| Door::new(report, history));
     let told = health_server::HealthSources { readiness: ready.clone(), door: door.clone() };
     let health_server = probe.map(|address| health_server::serve(address, told));
     let cni_conf = cni_conf.map(|conf| cni_conf::keep(conf, ready, cni_conf::LOOK_INTERVAL));

@@ -42,16 +42,17 @@ impl NodeFiles {
                 tracing::warn!("{error}; going on without it");
                 None
             })?;
-            Kept::read(&text)
+            read_kept(&text)
                 .inspect_err(|error| tracing::warn!("{} is not used: {error}", path.display()))
                 .ok()
-                .map(|kept| kept.identity)
+                .map(|(identity, _)| identity)
         })
     }
 
     pub fn write(&self, card: Mac, identity: &NodeIdentity) -> Result<(), FileError> {
-        let kept = Kept { identity: identity.clone(), boot: self.boot.clone() };
-        let text = kept.text() + "\n";
+        let identity = RawValue::from_string(identity.to_json()).unwrap_or_default();
+        let kept = Kept { boot: self.boot.clone(), identity };
+        let text = serde_json::to_string(&kept).unwrap_or_default() + "\n";
         state_file::write(&self.path(card), &text).map(drop)
     }
 
@@ -64,9 +65,9 @@ impl NodeFiles {
         let others = entries.map(|entry| entry.path()).filter(|path| !own.contains(path));
         others.filter(|path| path.to_string_lossy().ends_with(&end)).any(|path| {
             let text = state_file::read(&path, A_FEW_LINES).ok().flatten().unwrap_or_default();
-            Kept::read(&text).is_ok_and(|other| {
-                let same_boot = other.boot.is_some() && other.boot == self.boot;
-                !same_boot && other.identity.subnet().overlaps(&subnet)
+            read_kept(&text).is_ok_and(|(other, boot)| {
+                let same_boot = boot.is_some() && boot == self.boot;
+                !same_boot && other.subnet().overlaps(&subnet)
             })
         })
     }
@@ -84,33 +85,17 @@ pub(crate) fn name_after(subnet_file: &Path) -> String {
     name.chars().skip(surplus).collect()
 }
 
-/// What is in a file.
-struct Kept {
-    identity: NodeIdentity,
-    /// During which boot it was written.
-    boot: Option<String>,
-}
-
 #[derive(Serialize, Deserialize)]
-struct Text {
+struct Kept {
     #[serde(rename = "Boot", default)]
     boot: Option<String>,
     #[serde(rename = "Lease")]
     identity: Box<RawValue>,
 }
 
-impl Kept {
-    fn read(text: &str) -> Result<Self, String> {
-        let Text { boot, identity } =
-            serde_json::from_str(text).map_err(|error| error.to_string())?;
-        Ok(Self { boot, identity: NodeIdentity::from_json(identity.get())? })
-    }
-
-    fn text(&self) -> String {
-        let identity = RawValue::from_string(self.identity.to_json()).unwrap_or_default();
-        let text = Text { boot: self.boot.clone(), identity };
-        serde_json::to_string(&text).unwrap_or_default()
-    }
+fn read_kept(text: &str) -> Result<(NodeIdentity, Option<String>), String> {
+    let Kept { boot, identity } = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    Ok((NodeIdentity::from_json(identity.get())?, boot))
 }
 
 #[cfg(test)]

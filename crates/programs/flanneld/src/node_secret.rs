@@ -1,5 +1,4 @@
-//! The secret by which a lease server knows this machine again, whatever address it has: a token may have been given to
-//! several nodes, and none of them is to have the leases of the others.
+//! The secret by which a lease server knows this machine again: other nodes may have the same token.
 
 use std::path::Path;
 

@@ -1,14 +1,11 @@
-//! Telling systemd how the daemon is. Without `NOTIFY_SOCKET` in the environment, as in a
-//! container, nobody is told and nothing happens.
+//! Tells systemd how the daemon is. Without `NOTIFY_SOCKET`, as in a container, nothing happens.
 
 use sd_notify::NotifyState;
 
-/// What the process was started for works.
 pub fn ready() {
     send(&[NotifyState::Ready]);
 }
 
-/// How it goes, as `systemctl status` shows it.
 pub fn status(status: &str) {
     send(&[NotifyState::Status(&one_line(status))]);
 }

@@ -33,8 +33,7 @@ impl Readiness {
         Self::new(Verdict::NotReady, why)
     }
 
-    /// A service manager that starts others after this one need not wait for what the host does: it may
-    /// be one of those that fix it, as Docker does by switching forwarding on.
+    /// Whether a service manager may start others: it need not wait for what the host does, which those may fix.
     pub fn has_begun(&self) -> bool {
         self.verdict < Verdict::NotReady
     }
@@ -47,17 +46,14 @@ impl Readiness {
         }
     }
 
-    /// What there is to say, if anything.
     pub fn remark(&self) -> Option<String> {
         Some(self.why.clone()).filter(|why| !why.is_empty())
     }
 }
 
-/// Where the daemon of one network says how it is.
 #[derive(Clone)]
 pub struct Report {
-    network: NetworkName,
-    /// Readiness of this network alone.
+    pub network: NetworkName,
     own: watch::Sender<Readiness>,
     board: Arc<Board>,
 }
@@ -67,7 +63,6 @@ struct Board {
     all: watch::Sender<Readiness>,
 }
 
-/// A network as it was said to be.
 #[derive(Clone)]
 pub struct Reading {
     pub network: NetworkName,
@@ -76,7 +71,6 @@ pub struct Reading {
     pub ask: Option<mpsc::Sender<Question>>,
 }
 
-/// One report for each network, and what they come to.
 pub fn reports(
     networks: impl Iterator<Item = NetworkName>,
 ) -> (Vec<Report>, watch::Receiver<Readiness>) {
@@ -95,13 +89,14 @@ pub fn reports(
 }
 
 impl Report {
-    pub fn network(&self) -> &NetworkName {
-        &self.network
+    /// All networks, for whoever asks for more than whether they are ready.
+    pub fn of_each_network(&self) -> Vec<Reading> {
+        self.board.networks.lock().values().cloned().collect()
     }
 
-    /// All networks, for whoever asks for more than whether they are ready.
-    pub fn readings(&self) -> Readings {
-        Readings(self.board.clone())
+    /// Where the daemon of this network takes questions, if it has come so far.
+    pub fn asking(&self) -> Option<mpsc::Sender<Question>> {
+        self.board.networks.lock().get(&self.network)?.ask.clone()
     }
 
     /// From now on the daemon of this network answers questions, as long as it keeps what is returned.
@@ -113,7 +108,6 @@ impl Report {
         questions
     }
 
-    /// Readiness of this network, and a way to wait for its next change.
     pub fn watch_readiness(&self) -> watch::Receiver<Readiness> {
         self.own.subscribe()
     }
@@ -130,21 +124,6 @@ impl Report {
             notify::ready();
         }
         send_if_changed(&self.board.all, overall);
-    }
-}
-
-/// What the networks say of themselves.
-#[derive(Clone)]
-pub struct Readings(Arc<Board>);
-
-impl Readings {
-    pub fn of_each_network(&self) -> Vec<Reading> {
-        self.0.networks.lock().values().cloned().collect()
-    }
-
-    /// Where the daemon of a network takes questions, if it has come so far.
-    pub fn asking(&self, network: &NetworkName) -> Option<mpsc::Sender<Question>> {
-        self.0.networks.lock().get(network)?.ask.clone()
     }
 }
 

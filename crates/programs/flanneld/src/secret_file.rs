@@ -7,7 +7,6 @@ use std::path::Path;
 
 use flannel_common::Secret;
 
-/// No secret is longer.
 const MOST_BYTES: u64 = 16 * 1024;
 const READABLE_BY_ALL: u32 = 0o004;
 

@@ -1,16 +1,16 @@
-//! The lease server as a part of this process: on a thread of its own, so that thousands of clients
-//! do not keep the node waiting, and the node does not keep them waiting.
+//! The lease server in this process, on its own thread: its clients and the node do not keep each other waiting.
 
-use flannel_kube::{KubeNodes, KubeOptions};
-use flannel_server::{Embedded, LeaseService, ServiceAccountTokens, StoreService, TokenReviewer};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use flannel_common::Task;
+use flannel_kube::{KubeNodes, KubeOptions};
 use flannel_lease::SubnetOrigin;
 use flannel_node::options::{Backing, Serve};
-use flannel_server::{Limits, Server};
+use flannel_server::{
+    Embedded, LeaseService, Limits, Server, ServiceAccountTokens, StoreService, TokenReviewer,
+};
 use flannel_store::EtcdOptions;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -23,8 +23,7 @@ pub enum Served {
     Kube(KubeOptions),
 }
 
-/// Starts serving. Everything that can be wrong with the options is wrong here already; afterwards it
-/// runs as long as the process.
+/// Starts serving. Everything wrong with the options is wrong here; then it runs as long as the process.
 pub fn start(options: &Serve, probe_port: Option<u16>, seed: u64) -> anyhow::Result<Served> {
     raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -89,7 +88,6 @@ pub fn start(options: &Serve, probe_port: Option<u16>, seed: u64) -> anyhow::Res
     Ok(served)
 }
 
-/// Who says which node a token of Kubernetes is of.
 fn reviewer(options: &Serve) -> anyhow::Result<Option<Arc<dyn TokenReviewer>>> {
     let Some((account, kube)) = &options.service_account else { return Ok(None) };
     let api = kube.api(|name| std::env::var(name).ok())?;
@@ -125,7 +123,6 @@ fn raise_file_limit() {
     }
 }
 
-/// Where somebody on this machine finds the server.
 fn reachable(listens: SocketAddr) -> SocketAddr {
     let ip = match listens.ip() {
         ip if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),

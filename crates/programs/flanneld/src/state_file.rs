@@ -1,5 +1,4 @@
-//! Small files that this node keeps. Others may read them, and the daemon may die, at any moment: each is replaced in one
-//! step, and only when it says something new.
+//! Small files that this node keeps: replaced in one step, since others read them, and only when they say something new.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read as _};
@@ -38,8 +37,8 @@ pub(crate) fn read(path: &Path, longest: u64) -> Result<Option<String>, FileErro
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-/// Makes a file that everybody may read say `content`: readers see either the former file or the whole new one, and after
-/// a power cut it is one of the two as well. Somebody who narrowed or widened its permissions keeps them.
+/// Makes a file that everybody may read say `content`. Even after a power cut it is the former or the new one. Permissions
+/// that somebody narrowed or widened stay.
 pub(crate) fn write(path: &Path, content: &str) -> Result<Written, FileError> {
     let mode = match fs::metadata(path) {
         Ok(existing) if existing.is_file() => existing.permissions().mode() & 0o777,

@@ -2,10 +2,8 @@
 
 use tokio::sync::watch;
 
-/// Asks for the end.
 pub struct StopRequest(watch::Sender<bool>);
 
-/// Waits for it.
 #[derive(Clone)]
 pub struct Stopping(watch::Receiver<bool>);
 

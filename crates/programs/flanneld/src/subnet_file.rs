@@ -6,8 +6,7 @@ use flannel_lease::SubnetFile;
 
 use crate::state_file::{self, A_FEW_LINES, FileError, Written};
 
-/// What a former run left behind; nothing when there is no file. Lines that cannot be used are
-/// logged and left out.
+/// What a former run left behind, if anything. Lines that cannot be used are logged and left out.
 pub fn previous(path: &Path) -> Result<SubnetFile, FileError> {
     let Some(text) = state_file::read(path, A_FEW_LINES)? else { return Ok(SubnetFile::default()) };
     let (previous, problems) = SubnetFile::parse(&text);

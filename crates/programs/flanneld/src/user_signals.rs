@@ -1,5 +1,4 @@
-//! SIGUSR1 and SIGUSR2, which ask for nothing here. Somebody who sends one, as to a daemon that rotates its log by it, must
-//! not end the network of a node.
+//! SIGUSR1 and SIGUSR2 ask for nothing here: sent as to a daemon that rotates its log, they must not end a network.
 
 use std::io;
 

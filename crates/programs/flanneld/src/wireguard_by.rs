@@ -17,8 +17,7 @@ pub(crate) fn find_out() -> Result<WireguardBy, String> {
     Ok(by)
 }
 
-/// The port of this node's public address at which peers reach it, if that is not ListenPort: nodes behind one
-/// address have one each.
+/// The port of this node's public address, if not ListenPort: nodes behind one address have one each.
 pub(crate) fn public_port() -> Result<Option<u16>, String> {
     read_port(&std::env::var(PORT_VARIABLE).unwrap_or_default())
 }

@@ -8,16 +8,13 @@ use flannel_common::{PrivateKey, random_bytes};
 
 use crate::state_file::{self, A_FEW_LINES};
 
-/// Where the Go flannel has it.
 const DEFAULT: &str = "/run/flannel/wgkey";
 /// The variable that names another place; the Go flannel's too.
 const VARIABLE: &str = "WIREGUARD_KEY_FILE";
 
-/// Behind the name of the key's file: where the key is that is to take its place. `flannelctl key rotate`
-/// writes it, and knows by its going that it is in use.
+/// Suffix of the file with the next key: `flannelctl key rotate` writes it, and sees by its going that it is in use.
 const NEXT: &str = ".next";
 
-/// The file with the key of this node.
 pub(crate) fn path() -> PathBuf {
     let path = std::env::var_os(VARIABLE).filter(|path| !path.is_empty());
     path.map_or_else(|| PathBuf::from(DEFAULT), PathBuf::from)

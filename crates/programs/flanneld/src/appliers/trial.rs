@@ -1,5 +1,4 @@
-//! A backend that is tried beside the one in use: its entries are wanted by [`WantedBy::Trial`], and it is seen whether they
-//! come to be.
+//! Entries of a backend that is tried beside the one in use, wanted by [`WantedBy::Trial`]: do they come to be?
 
 use std::time::{Duration, Instant};
 
@@ -43,8 +42,7 @@ impl Appliers {
         networks: Vec<IpNet>,
         wishes: Wishes,
     ) -> Result<Status, Stopped> {
-        // It keeps a record of the networks that its process was started for, and learns of them with the whole. What it is
-        // told again with the rest is the same: were that left out, it would be wanted no more.
+        // It learns of the networks that its process is for with the whole only. What follows with the rest is the same.
         if !wishes.ipsec.is_empty() {
             self.ipsec.replace(networks, vec![(WantedBy::Trial, wishes.ipsec.clone())]).await?;
         }

@@ -1,5 +1,4 @@
-//! `install-conf <source> <destination>`: puts a file in its place in one step, so that whoever watches the
-//! directory, as container runtimes watch that of CNI, never sees half of it.
+//! `install-conf <source> <destination>`: replaces a file in one step, so that container runtimes never see half of it.
 
 use std::fs;
 use std::io;

@@ -21,7 +21,6 @@ use super::identity::{address, own_addresses};
 use super::network::JoinedNetwork;
 use super::probing::known_by;
 
-/// Another node that runs and has the same public address.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the lease {subnet:#} with this node's public address {address} is of another node that is running: {how}{machine}; \
@@ -45,20 +44,13 @@ pub(super) async fn find_other_machine(
     let mut shared =
         lease.attrs.public_addresses().filter(|ip| now.public_addresses().any(|own| own == *ip));
     let ip = shared.next()?;
-    let how = match is_on_this_host(facts, ip) {
+    let how = match own_addresses(facts).any(|own| own == ip) {
         true => answers_beside_us(facts, ip).await,
         false => answers_elsewhere(network, facts, lease, ip).await,
     }?;
-    Some(AddressInUse {
-        subnet: lease.subnet,
-        address: address(&lease.attrs),
-        how,
-        machine: machine_words(lease.attrs.machine, now.machine),
-    })
-}
-
-fn is_on_this_host(facts: &Facts, ip: IpAddr) -> bool {
-    own_addresses(facts).any(|own| own == ip)
+    let (subnet, address) = (lease.subnet, address(&lease.attrs));
+    let machine = machine_words(lease.attrs.machine, now.machine);
+    Some(AddressInUse { subnet, address, how, machine })
 }
 
 /// This node has the address, and so may another one on the link.
@@ -105,8 +97,7 @@ pub(super) async fn find_on_link(link: &Interface, address: IpAddr) -> io::Resul
     Ok(asked.await.map_err(io::Error::other)??.first().copied())
 }
 
-/// The address to ask from. Asking from none is harmless in IPv4; in IPv6 it would make a machine that is about to use the
-/// address give it up.
+/// The address to ask from. In IPv6, asking from none would make a machine that is about to use the address give it up.
 fn source(link: &Interface, address: IpAddr) -> Option<IpAddr> {
     let own = link.addresses.iter().map(|found| found.addr.addr());
     own.into_iter().find(|own| match own {
@@ -115,7 +106,6 @@ fn source(link: &Interface, address: IpAddr) -> Option<IpAddr> {
     })
 }
 
-/// The address is not on this host: it is a NAT's, or another machine's.
 async fn answers_elsewhere(
     network: &JoinedNetwork,
     facts: &Facts,

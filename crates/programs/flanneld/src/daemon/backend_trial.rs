@@ -21,11 +21,8 @@ use super::now::Now;
 /// How long a network that has just been taken over may lack a device before the former one is put back.
 const PROBATION: Duration = Duration::from_secs(2);
 
-/// Why entries of another config are made beside those in use.
 pub(super) enum TrialPurpose {
-    /// The node is to change to this config.
     ChangeTo(String),
-    /// An operator asks whether it could.
     Answer(oneshot::Sender<Result<(), String>>),
 }
 
@@ -63,7 +60,6 @@ impl Daemon {
         self.begin_trial(&network, wishes, TrialPurpose::ChangeTo(text));
     }
 
-    /// What of another network can be made beside the one in use.
     pub(super) fn trial_of(&self, network: &JoinedNetwork) -> Wishes {
         let facts = &self.host.facts;
         let current = self.network.base(self.own.lease(), &self.setup.options);
@@ -73,7 +69,6 @@ impl Daemon {
         trial_wishes(&current, &next, exists, (self.spare_port)())
     }
 
-    /// This node's lease, as it would be announced in another network.
     fn lease_in(&self, network: &JoinedNetwork) -> Lease {
         let own = self.own.lease();
         let attrs = network.attrs(Some(&own.attrs), &self.host.facts, &self.setup);
@@ -92,7 +87,6 @@ impl Daemon {
         self.act(Action::BeginTrial { networks: network.networks(), wishes });
     }
 
-    /// Ends a trial that nobody waits for any more.
     pub(super) fn abandon_trial(&mut self) {
         if self.config.trial.take().is_some() {
             self.act(Action::CancelTrial);
@@ -100,7 +94,6 @@ impl Daemon {
         }
     }
 
-    /// Takes back what was tried and is not to stay.
     fn take_back_trial(&mut self, kept: Wishes) {
         let tried = std::mem::replace(&mut self.config.tried, kept.clone());
         let networks = self.network.networks();

@@ -21,12 +21,9 @@ pub(super) fn say_remarks(judged: &UsableConfig) {
     }
 }
 
-/// The config in use, and those that may follow it.
 pub(super) struct ConfigState {
     pub(super) text: String,
-    /// A config that was written since and cannot be used here.
     pub(super) refused: Option<RefusedConfig>,
-    /// What was found out for the backend of the config that came last.
     pub(super) answers: Answers,
     /// What the backend of a refused config needs to know is being found out.
     is_resolving_needs: bool,
@@ -34,16 +31,13 @@ pub(super) struct ConfigState {
     pub(super) trial: Option<TrialPurpose>,
     /// What is wanted for that; and for a moment longer when the node changes over.
     pub(super) tried: Wishes,
-    /// Names of the devices that trials have made here so far. One of them that is still known to be on the node is what
-    /// an earlier trial has left for a moment, and no stranger's.
+    /// Devices that trials have made here so far: one that is still there is left by an earlier trial, and no stranger's.
     pub(super) trial_devices: BTreeSet<IfName>,
-    /// The network has not yet been seen to work.
     pub(super) probation: Option<Probation>,
     seed: u64,
 }
 
 impl ConfigState {
-    /// State of a node that has just joined its first network.
     pub(super) fn new(text: String, answers: Answers, seed: u64, now: &Now) -> Self {
         Self {
             text,
@@ -86,7 +80,7 @@ impl ConfigState {
     }
 
     /// The refused config whose time to be tried again has come.
-    fn due(&self, now: &Now) -> Option<String> {
+    pub(super) fn due(&self, now: &Now) -> Option<String> {
         let refused = self.refused.as_ref()?;
         refused.again.is_some_and(|due| due <= now.instant).then(|| refused.text.clone())
     }
@@ -106,7 +100,6 @@ impl ConfigState {
     }
 }
 
-/// A config that was written since and cannot be used here.
 pub(super) struct RefusedConfig {
     text: String,
     pub(super) why: String,
@@ -115,7 +108,6 @@ pub(super) struct RefusedConfig {
     tries: Tries,
 }
 
-/// Why a config cannot be used now.
 pub(super) enum Refusal {
     /// Until the config, or this node, is another.
     Unfit(String),
@@ -123,7 +115,6 @@ pub(super) enum Refusal {
     NotKnown(String),
     /// It was tried, and could not be made on this node; it may be another time.
     CannotBeMade(String),
-    /// It is being found out.
     NotKnownYet,
 }
 
@@ -132,7 +123,6 @@ fn unfit(why: &str, error: &dyn Display) -> Refusal {
 }
 
 impl Refusal {
-    /// For people.
     pub(super) fn into_words(self) -> String {
         match self {
             Self::Unfit(why) | Self::NotKnown(why) | Self::CannotBeMade(why) => why,
@@ -161,7 +151,6 @@ impl Daemon {
         }
     }
 
-    /// A new config, if it is one that this node follows.
     pub(super) fn judge_new(&self, text: &str) -> Result<UsableConfig, Refusal> {
         let judged = flannel_backend::judge_config(text, self.setup.store.subnets());
         let judged = judged.map_err(|error| unfit("is unusable", &error))?;
@@ -180,7 +169,6 @@ impl Daemon {
         Ok(judged)
     }
 
-    /// The network that a new config describes, or why there can be none.
     pub(super) fn network_of(&mut self, text: &str) -> Result<JoinedNetwork, Refusal> {
         let judged = self.judge_new(text)?;
         let needs = judged.backend.needs();
@@ -207,13 +195,6 @@ impl Daemon {
     /// Tries a refused config again after this node, or another network of it, has changed.
     pub(super) fn reconsider_config(&mut self, now: &Now) {
         if let Some(text) = self.config.waiting_for_node() {
-            self.on_config(text, now);
-        }
-    }
-
-    /// Tries a refused config again whose pause is over.
-    pub(super) fn retry_config(&mut self, now: &Now) {
-        if let Some(text) = self.config.due(now) {
             self.on_config(text, now);
         }
     }

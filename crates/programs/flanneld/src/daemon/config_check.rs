@@ -1,5 +1,4 @@
-//! An operator asks whether this node could use a config that has not been written yet: what can be tried without harm is
-//! tried, and nothing changes.
+//! An operator asks whether this node could use a config that is not written yet: it is tried as far as that changes nothing.
 
 use flannel_backend::{Answers, ConfigAnswer, ConfigQuestion, Wishes};
 use tokio::sync::oneshot;
@@ -14,13 +13,11 @@ use super::requests::NodeRequest;
 /// Questions that wait for the network's task.
 pub(super) const PENDING_CHECKS: usize = 4;
 
-/// A config, and who wants to know whether it could be used.
 pub(super) struct ConfigCheck {
     text: String,
     answer: oneshot::Sender<Result<(), String>>,
 }
 
-/// Answers one request of an operator's.
 pub(super) async fn run(mut request: NodeRequest) {
     let Some(ConfigQuestion { config }) = request.read() else {
         let why = "the request cannot be understood".to_owned();

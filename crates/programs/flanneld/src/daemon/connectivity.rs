@@ -1,5 +1,4 @@
-//! An operator asks whether pods reach each other: this node makes a test pod, says where it is, and tries those of
-//! other nodes when it is told of them.
+//! An operator asks whether pods reach each other: this node makes a test pod, and tries those of nodes that it is told of.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -16,13 +15,11 @@ use ipnet::IpNet;
 use super::probing::known_by;
 use super::requests::{NodeNow, NodeRequest};
 
-/// What was found so far is told this often while more is tried.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// How long probes need to be sure of a fault that began just before the test.
 const PROBE_SETTLE_TIMEOUT: Duration = Duration::from_secs(6);
 const PROBE_POLL: Duration = Duration::from_millis(250);
 
-/// Runs until it is dropped.
 pub(super) async fn run(mut request: NodeRequest) {
     let node = request.context.node.borrow().clone();
     let (Some(node), Some(wanted)) = (node, request.read::<protocol::TestRequest>()) else {
@@ -69,7 +66,6 @@ pub(super) async fn run(mut request: NodeRequest) {
     }
 }
 
-/// Results for pods that are not where a pod of this network can be, as far as this node knows.
 fn untried(refused: &[protocol::Pod]) -> Vec<TrialResult> {
     let why = "this node knows no lease with this address: it sends nothing there";
     let each = refused.iter().flat_map(|pod| pod.addresses().map(|ip| (&pod.node, ip)));
@@ -85,14 +81,8 @@ fn failed(why: &str) -> TestReport {
 }
 
 fn plan(request: &NodeRequest, node: &Arc<NodeNow>, port: u16) -> PodPlan {
-    PodPlan {
-        named: request.named.to_string(),
-        subnet: node.subnet,
-        mtu: node.mtu,
-        port,
-        underlay: node.underlay,
-        masquerades: node.masquerades,
-    }
+    let NodeNow { subnet, mtu, underlay, masquerades, .. } = **node;
+    PodPlan { named: request.named.to_string(), subnet, mtu, port, underlay, masquerades }
 }
 
 fn take(report: &mut TestReport, news: PodEvent, request: &NodeRequest, port: u16) {
@@ -111,8 +101,7 @@ fn take(report: &mut TestReport, news: PodEvent, request: &NodeRequest, port: u1
     }
 }
 
-/// What the probes knew before the test may have changed since, for better or worse: they are given the time to look
-/// again at every node whose pod was not reached, before a cause is named.
+/// Gives the probes time to look again at every node whose pod was not reached, before a cause is named.
 async fn ask_the_probes(
     report: &mut TestReport,
     request: &NodeRequest,
@@ -138,7 +127,6 @@ async fn ask_the_probes(
     }
 }
 
-/// What the probes say of the node of the other pod.
 fn probed(prober: &Prober, found: &TrialResult) -> Option<ProbeFinding> {
     let key = peer_key(found)?;
     let peers = prober.peers();
@@ -149,7 +137,6 @@ fn probed(prober: &Prober, found: &TrialResult) -> Option<ProbeFinding> {
     Some(ProbeFinding { cause, flows: traffic_flows })
 }
 
-/// How the probes name the node of the other pod.
 fn peer_key(found: &TrialResult) -> Option<IpNet> {
     let subnet: Subnet = found.to.parse().ok()?;
     known_by(&subnet)

@@ -30,11 +30,9 @@ pub(super) enum Event {
     /// The store has said this, all that was there at once.
     Store(Vec<StoreEvent>),
     Lease(LeaseOutcome),
-    /// Interfaces, addresses or routes of the node have changed.
     Facts(HostFacts),
     /// Status of all appliers, after everything that earlier events asked for has been done.
     Status(Status),
-    /// An operator asks whether a config could be used.
     ConfigCheck(ConfigCheck),
     TrialEnded(Result<(), String>),
     NeedsResolved(Result<Answers, String>),
@@ -44,13 +42,9 @@ pub(super) enum Event {
     ChecksumsBroken,
     Timer,
 
-    /// Answer to [`Action::LookUpPaths`].
     Paths(Vec<(IpAddr, Option<Path>)>, Declaration),
-    /// Answer to [`Action::FindIncompletePeers`].
     IncompletePeers(BTreeSet<WantedBy>),
-    /// Answer to [`Action::WriteSubnetFile`].
     SubnetFileWritten(Result<Written, String>),
-    /// Answer to [`Action::ReadNextKey`] or [`Action::AdoptNextKey`].
     Key(KeyEvent),
     /// Answer to [`Action::ResolveHarmlessNeeds`]; no answers where nothing can be known without harm.
     HarmlessNeeds(ConfigCheck, Result<Option<Answers>, String>),
@@ -68,10 +62,8 @@ pub(super) enum Action {
         desired: DesiredState,
         peers: usize,
     },
-    /// Declares what changes.
     Update(DesiredState),
-    /// Ends the daemon if traffic rules that pods cannot do without are not in force: a node that cannot masquerade is
-    /// not to begin its work as if it could.
+    /// Ends the daemon if required traffic rules are not in force: a node that cannot masquerade is not to begin.
     RequireRules,
     /// Makes entries beside those in use; [`Event::TrialEnded`] says whether that worked.
     BeginTrial {
@@ -107,7 +99,6 @@ pub(super) enum Action {
     AdoptNextKey,
     FindIncompletePeers,
     Probe(ProbeChange),
-    /// Shows this node to those who carry out operators' requests.
     ShowNode(Box<NodeNow>),
     /// Changes that were heard of at this instant have been written by now.
     NoteLatency(Instant),

@@ -1,7 +1,7 @@
 //! The loop around a node: waits for the next event, reads the clocks once, lets the node decide, and carries out what it
 //! wants done. It is the rim of the node: no other part of its task waits, acts or reads a clock.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use flannel_backend::{Answers, DesiredState};
 use flannel_common::{Task, send_if_changed, sleep_until};
 use flannel_entries::facts::Facts;
 use flannel_entries::kernel::Ownership;
+use flannel_lease::NetworkName;
 use flannel_metrics::Latency;
 use flannel_probe::Prober;
 use flannel_store::StoreEvent;
@@ -20,7 +21,7 @@ use super::config_check::ConfigCheck;
 use super::event::{Action, Event};
 use super::key_rotation::KeyEvent;
 use super::lease_task::LeaseTask;
-use super::network_conflicts::NetworkChanges;
+use super::network_conflicts::NetworkClaim;
 use super::now::Now;
 use super::requests::NodeNow;
 use super::starting::{Membership, read_host};
@@ -30,19 +31,16 @@ use crate::door::Question;
 use crate::link_holders_file::{LinkHoldersFile, LinkHoldersWriter};
 use crate::{heap, subnet_file, wireguard_key};
 
-/// A node, what it waits for and what it acts with.
 pub(super) struct EventLoop {
     node: Daemon,
     sources: Sources,
     lease_task: LeaseTask,
     /// Entries of another config that are being made beside those in use.
     trial: Option<Task<Result<(), String>>>,
-    /// What a backend needs to know, being found out.
     needs: Option<Task<Result<Answers, String>>>,
     appliers: Appliers,
     holders_writer: LinkHoldersWriter,
     show_node: watch::Sender<Option<Arc<NodeNow>>>,
-    /// Time from hearing of changes to their having been written.
     store_to_kernel: Latency,
 }
 
@@ -52,7 +50,7 @@ struct Sources {
     facts: watch::Receiver<Arc<Facts>>,
     status: WatchedStatus,
     config_checks: mpsc::Receiver<ConfigCheck>,
-    networks: NetworkChanges,
+    networks: watch::Receiver<BTreeMap<NetworkName, NetworkClaim>>,
     checksum: Option<watch::Receiver<bool>>,
 }
 
@@ -71,7 +69,7 @@ impl EventLoop {
             facts,
             status: appliers.watch_status(),
             config_checks,
-            networks: setup.claims.changes(),
+            networks: setup.claims.taken.subscribe(),
             checksum: setup.prober.as_ref().map(Prober::checksum_is_broken),
         };
         Self {
@@ -119,7 +117,7 @@ impl EventLoop {
                     events.extend(std::iter::from_fn(|| sources.store.try_recv().ok()));
                     Event::Store(events)
                 }
-                outcome = self.lease_task.outcome() => {
+                outcome = self.lease_task.outcomes.recv() => {
                     Event::Lease(outcome.context("the task of this node's lease has stopped")?)
                 }
                 changed = sources.facts.changed() => {
@@ -137,7 +135,7 @@ impl EventLoop {
                 }
                 result = end_if_any(&mut self.trial) => Event::TrialEnded(result),
                 found = end_if_any(&mut self.needs) => Event::NeedsResolved(found),
-                () = sources.networks.next() => Event::NetworksChanged,
+                Ok(()) = sources.networks.changed() => Event::NetworksChanged,
                 () = changed_if_any(&mut sources.checksum) => Event::ChecksumsBroken,
                 () = sleep_until(wake) => Event::Timer,
                 Some(question) = questions.recv() => {
@@ -149,8 +147,7 @@ impl EventLoop {
         }
     }
 
-    /// Lets the node decide about an event, and does what it wants done. What comes of that is handed to the node before
-    /// the rest is done.
+    /// Lets the node decide about an event, and acts. What comes of an action is handed to the node before the next.
     async fn handle(&mut self, event: Event) -> anyhow::Result<()> {
         let mut to_do = VecDeque::from(self.node.step(event, &Now::read()));
         while let Some(action) = to_do.pop_front() {
@@ -196,7 +193,8 @@ impl EventLoop {
                 let answers = needs::find_out_harmlessly(needs);
                 return Ok(Some(Event::HarmlessNeeds(check, answers)));
             }
-            Action::AskStore(job) => self.lease_task.begin(job),
+            // Were the task gone, waiting for the outcome would tell.
+            Action::AskStore(job) => drop(self.lease_task.requests.send(job)),
             Action::ReconnectStore => setup.store.node_moved(),
             Action::WriteSubnetFile { content, is_expected } => {
                 let written = subnet_file::restore(&setup.subnet_file, &content, is_expected);
@@ -204,7 +202,7 @@ impl EventLoop {
                 return Ok(Some(Event::SubnetFileWritten(written)));
             }
             Action::WithdrawSubnetFile => identity::withdraw_subnet_file(setup),
-            Action::KeepHolders(holders) => self.holders_writer.write(holders),
+            Action::KeepHolders(holders) => drop(self.holders_writer.latest.send_replace(holders)),
             Action::KeepConfig(text) => former_config::keep(&setup.subnet_file, &text),
             Action::ReadNextKey => {
                 return Ok(Some(Event::Key(KeyEvent::Next(wireguard_key::read_next(
@@ -253,7 +251,6 @@ impl EventLoop {
     }
 }
 
-/// Ends with the task, if there is one, which is over then.
 async fn end_if_any<T>(task: &mut Option<Task<Result<T, String>>>) -> Result<T, String>
 where
     T: Send + 'static,
@@ -273,7 +270,6 @@ async fn changed_if_any<T>(watched: &mut Option<watch::Receiver<T>>) {
     std::future::pending().await
 }
 
-/// A UDP port that nobody uses at the moment.
 fn find_spare_port() -> u16 {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0));
     let port = socket.and_then(|socket| socket.local_addr()).map(|address| address.port());

@@ -33,7 +33,7 @@ impl Daemon {
         now: &Now,
     ) -> Figures {
         let mut scrape = Scrape::default();
-        let network = self.setup.report.network().as_str();
+        let network = self.setup.report.network.as_str();
         let of = &[network];
         let unusable = self.peers.unusable.count_by_kind();
         // Also those that are nobody's reason now: what is not there cannot be told from what is zero.

@@ -1,9 +1,6 @@
-//! Peers that are written while the store is still listing others: after a boot the kernel has nothing, and with
-//! thousands of peers it takes longer to write them than to list them.
-//!
-//! What is written so is the beginning of what is declared as a whole when the list is complete and the lease
-//! is taken. Nothing relies on it: should the list start over, or the lease turn out to be another, then
-//! that declaration puts it right.
+//! Peers that are written while the store is still listing others: after a boot the kernel has nothing, and with thousands of
+//! peers it takes longer to write them than to list them. Nothing relies on it: what is declared as a whole, when the list is
+//! complete and the lease is taken, puts right what has changed meanwhile.
 
 use flannel_backend::{DesiredState, WantedBy};
 use flannel_entries::facts::Facts;
@@ -26,9 +23,8 @@ pub(super) struct FirstPages<'a> {
 }
 
 impl<'a> FirstPages<'a> {
-    /// `None` when it is better to wait for the whole list: devices that are there are likely to have all
-    /// that is wanted, which is compared at once, and not written again; and a backend that must know how
-    /// peers are reached asks for many at a time.
+    /// `None` when it is better to wait for the whole list: devices that are there are likely to have all that is wanted, and a
+    /// backend that must know how peers are reached asks for many at a time.
     pub(super) fn new(
         setup: &'a Setup,
         appliers: &'a Appliers,

@@ -1,7 +1,5 @@
-//! The config that this node was last seen to work with, kept until the next boot beside the subnet file.
-//!
-//! A daemon that starts and finds another config goes on with what the former one left, and changes from there as a daemon
-//! does that was running all the time: so it loses nothing to a config that this node cannot use.
+//! The config that this node was last seen to work with, kept until the next boot beside the subnet file. A daemon that finds
+//! another one goes on with this, and changes from there: it loses nothing to a config that this node cannot use.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,8 +27,7 @@ pub(super) fn keep(subnet_file: &Path, text: &str) {
     }
 }
 
-/// The config that the former daemon worked with, if this node keeps its subnet with either, and its membership in that network.
-/// `None` where it cannot be gone back to; decision 17 lists these cases and why.
+/// Membership in the network of the former config, if this node keeps its subnet with either. Decision 17 lists exceptions.
 pub(super) async fn join_as_before(
     setup: &Arc<Setup>,
     appliers: &Appliers,

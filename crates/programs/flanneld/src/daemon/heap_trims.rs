@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Pauses from the start, the first last: start-up is over by then, and so is what comes once after it, such as the first
-/// probes and rules.
+/// Pauses from the start, the first last: start-up, and what comes once after it, is over by then.
 const PAUSES: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(1)];
 
 /// Trims that are still to come, the next one last.
@@ -18,7 +17,6 @@ impl HeapTrims {
         self.0.last().copied()
     }
 
-    /// Whether a trim is due; it is counted as done.
     pub(super) fn take_due(&mut self, now: Instant) -> bool {
         self.0.pop_if(|due| *due <= now).is_some()
     }

@@ -1,5 +1,4 @@
-//! A node that comes back under another address gets its own lease, and a copy of a node does not. Which
-//! lease is its own is decided in `flannel_lease::IdentityEvidence`; here is what that takes of the world.
+//! What `flannel_lease::IdentityEvidence` needs of the world, to tell a node that comes back from a copy of it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -32,9 +31,7 @@ pub(super) struct Identity {
     complained: bool,
 }
 
-/// What became of this node's former lease.
 pub(super) enum FormerLease {
-    /// It has it again.
     Regained(Box<Held>),
     /// It is to acquire one, on this subnet if that is free.
     Acquire(Option<Subnet>),
@@ -56,8 +53,7 @@ impl Identity {
             .subnet()
     }
 
-    /// Whether this node itself wrote this version of a lease, or runs with the device that the lease announces: nobody
-    /// need be asked whose it is.
+    /// Whether this node wrote this version of a lease, or runs with its device: nobody need be asked whose it is.
     pub(super) fn proves_own(
         &self,
         network: &JoinedNetwork,
@@ -73,7 +69,6 @@ impl Identity {
             || lives && !another_machine && same_device(now, &lease.attrs)
     }
 
-    /// Keeps the lease as it is now, under the card that the node uses.
     pub(super) fn note(&mut self, held: &Held, card: Option<Mac>) {
         let own = match self.own.take() {
             Some(mut own) => {
@@ -96,9 +91,8 @@ impl Identity {
         }
     }
 
-    /// Takes the lease of this node's former subnet, if it is this node's under a former address. If it is
-    /// another's, it is not even wished for: a lease server that knows its clients by name gives a node its
-    /// former subnet, and a copy of a node has its token.
+    /// Takes the lease of this node's former subnet, if it is this node's under a former address. Another's is not even wished
+    /// for: a lease server would give a copy of a node, which has its token, that node's subnet.
     pub(super) async fn come_back(
         &self,
         setup: &Setup,
@@ -248,8 +242,7 @@ pub(super) fn say_taken(
     }
 }
 
-/// Removes the subnet file of a subnet that is another node's: until this node has one of its own, which may take long,
-/// no pod is to get an address of it.
+/// Removes the subnet file of a subnet that is another node's, so that no pod gets an address of it.
 pub(super) fn withdraw_subnet_file(setup: &Setup) {
     let file = &setup.subnet_file;
     match std::fs::remove_file(file) {
@@ -278,7 +271,6 @@ fn say_lost(lease: &Lease, commands: OperatorCommands) {
     );
 }
 
-/// Where a node is, for people.
 pub(super) fn address(attrs: &LeaseAttrs) -> String {
     let first = attrs.public_addresses().next();
     first.map_or_else(|| "an unknown address".to_owned(), |ip| ip.to_string())
@@ -289,7 +281,6 @@ pub(super) fn card(network: &JoinedNetwork, facts: &Facts) -> Option<Mac> {
     facts.interface(network.underlay().link)?.mac.filter(Mac::is_unicast)
 }
 
-/// Whether this node is known to have had a subnet of this network before.
 pub(super) fn was_in(setup: &Setup, config: &NetworkConfig, facts: &Facts) -> bool {
     let files = NodeFiles::new(&setup.options.data_dir, &setup.subnet_file);
     let cards = facts.interfaces.iter().filter_map(|i| i.mac).filter(Mac::is_unicast);

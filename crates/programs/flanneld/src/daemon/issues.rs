@@ -73,11 +73,10 @@ impl Daemon {
         shared.finding(subnets, owner, self.setup.store.operator_commands())
     }
 
-    /// Leases of nodes that others take for one.
     fn duplicates(&self, shared: &SharedAddresses) -> Vec<Finding> {
         let addresses = shared.iter().map(|(ip, subnets)| self.shared_address(*ip, subnets));
         let mut links: BTreeMap<LinkIdentity, Vec<Subnet>> = BTreeMap::new();
-        for (subnet, problem) in self.peers.unusable.iter() {
+        for (subnet, problem) in self.peers.unusable.problems.iter() {
             if let PeerProblem::IdentityTaken { identity, holder, .. } = problem {
                 links.entry(*identity).or_insert_with(|| vec![*holder]).push(*subnet);
             }
@@ -100,7 +99,7 @@ impl Daemon {
 
     fn unusable_peers(&self, shared: &SharedAddresses) -> Vec<Finding> {
         let mut issues = Vec::new();
-        for (subnet, problem) in self.peers.unusable.iter() {
+        for (subnet, problem) in self.peers.unusable.problems.iter() {
             let attrs = self.table.get(subnet);
             let told = attrs
                 .is_some_and(|attrs| attrs.public_addresses().any(|ip| shared.contains_key(&ip)));
@@ -118,8 +117,7 @@ impl Daemon {
         issues
     }
 
-    /// Nodes that get no packets by what the store knows: of two with one subnet, or with an announcement that nobody can
-    /// use.
+    /// Nodes that get no packets by what the store knows: two have one subnet, or an announcement is unusable.
     fn store_findings(&self) -> Vec<Finding> {
         let commands = self.setup.store.operator_commands();
         let StoreFindings { conflicts, unusable } = self.setup.store.findings();

@@ -15,9 +15,7 @@ use super::event::Action;
 use super::network::{JoinedNetwork, OnLan};
 use super::now::Now;
 
-/// Pause between two looks for a new key.
 const NEXT_KEY_POLL: Duration = Duration::from_secs(1);
-/// Pause after a failure.
 const RETRY_PAUSE: Duration = Duration::from_secs(10);
 
 /// When a new key is looked for, how far its change has come, and why the last change failed.
@@ -40,30 +38,23 @@ enum Stage {
     TellingPeers { former: PrivateKey },
 }
 
-/// What happens to a key.
 pub(super) enum KeyEvent {
     Timer,
-    /// What the file of the next key holds.
     Next(Result<Option<PrivateKey>, String>),
-    /// Whether the store took a tentative announcement.
     Announced(Result<(), String>),
-    /// The device cannot have the key, and why.
     Refused(String),
     /// Whether the file of the next key is the one in use now.
     Adopted(Result<(), String>),
 }
 
-/// What is to be done about a key.
 #[derive(Debug, PartialEq)]
 pub(super) enum KeyAction {
     ReadNext,
     /// Announces the node as it is, to see whether the store answers.
     CheckStore,
-    /// Gives the device this key, and tells peers.
     Use(PrivateKey),
     /// Gives the device the key back that peers know.
     Restore(PrivateKey),
-    /// Puts the file of the next key in the place of the old one.
     Adopt {
         is_new: bool,
     },
@@ -75,7 +66,6 @@ impl KeyRotation {
         matches!(self.stage, Stage::Idle).then(|| self.due.unwrap_or(now.instant))
     }
 
-    /// `current`: the key in use.
     pub(super) fn step(
         &mut self,
         event: KeyEvent,

@@ -25,10 +25,8 @@ use crate::readiness::Readiness;
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 /// Between two looks for a subnet that is yet to be assigned to this node.
 const ASSIGNMENT_POLL: Duration = Duration::from_secs(2);
-/// How often the log says that it is not.
 const ASSIGNMENT_REMINDER: Duration = Duration::from_secs(60);
 
-/// What is to be asked of the store.
 #[derive(Debug, PartialEq)]
 pub(super) enum LeaseRequest {
     /// Gives the lease its full life again, with these attributes.
@@ -37,7 +35,6 @@ pub(super) enum LeaseRequest {
     Reclaim { previous: Option<Subnet> },
 }
 
-/// What came of a request.
 #[derive(Debug)]
 pub(super) enum LeaseOutcome {
     Renewed(Result<Held, RenewError>),
@@ -52,7 +49,6 @@ pub(super) enum RenewError {
     Timeout(Duration),
 }
 
-/// Why there is no lease.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClaimError {
     #[error(transparent)]
@@ -62,12 +58,12 @@ pub(super) enum ClaimError {
 }
 
 pub(super) struct LeaseTask {
-    requests: mpsc::UnboundedSender<Box<LeaseJob>>,
-    outcomes: mpsc::UnboundedReceiver<LeaseOutcome>,
+    pub(super) requests: mpsc::UnboundedSender<Box<LeaseJob>>,
+    /// The outcome of each request comes before the next is carried out.
+    pub(super) outcomes: mpsc::UnboundedReceiver<LeaseOutcome>,
     _task: Task,
 }
 
-/// A request, and the node at that moment.
 pub(super) struct LeaseJob {
     pub(super) request: LeaseRequest,
     pub(super) network: JoinedNetwork,
@@ -113,17 +109,6 @@ impl LeaseTask {
         let task = Task::spawn("own-lease", carry_out(setup.clone(), identity, jobs, tell));
         (Self { requests, outcomes, _task: task }, own, snapshot)
     }
-
-    /// Begins a request. The outcome of each comes before the next is carried out.
-    pub(super) fn begin(&self, job: Box<LeaseJob>) {
-        // Were the task gone, waiting for the outcome would tell.
-        let _ = self.requests.send(job);
-    }
-
-    /// The next outcome; `None` if the task has ended.
-    pub(super) async fn outcome(&mut self) -> Option<LeaseOutcome> {
-        self.outcomes.recv().await
-    }
 }
 
 async fn carry_out(
@@ -168,7 +153,6 @@ async fn renew(
     }
 }
 
-/// Pauses between tries to get a lease, and what the log says of them.
 pub(super) struct ClaimRetry {
     pub(super) backoff: Tries,
     /// When it was last said that no subnet is assigned.
@@ -180,8 +164,7 @@ impl ClaimRetry {
         Self { backoff: RETRY.tries(rng), reminder: Throttle::new(ASSIGNMENT_REMINDER) }
     }
 
-    /// Logs why there is no lease. Returns how long to wait before the next try. While a subnet is still to be assigned it
-    /// is only looked again, with a reminder in the log now and then.
+    /// Logs why there is no lease. Returns the pause before the next try, short while a subnet is yet to be assigned.
     pub(super) fn pause_after(&mut self, error: &ClaimError, now: Instant) -> Duration {
         if let ClaimError::Store(StoreError::NotAssignedYet { .. }) = error {
             if self.reminder.pass(now).is_some() {
@@ -195,7 +178,6 @@ impl ClaimRetry {
     }
 }
 
-/// Whether the daemon has had a lease before.
 #[derive(Clone, Copy)]
 enum Start<'a> {
     /// It has not; pages of the store's list go there, if anywhere.
@@ -238,7 +220,6 @@ async fn claim(
     Ok(acquired)
 }
 
-/// What a lease is asked for with.
 struct ClaimContext<'a> {
     identity: &'a Identity,
     setup: &'a Setup,

@@ -16,7 +16,6 @@ use flannel_store::AnnouncedSince;
 pub(crate) const KEPT_HOLDERS: usize = 32_768;
 /// Number of entries of departed leases beyond which they are looked for.
 const STALE_ENTRIES: usize = 1_000;
-/// Shortest time between two writes of what is kept.
 const WRITE_PAUSE: Duration = Duration::from_secs(1);
 /// Additional pause for each entry: however many leases change, the disk gets some 60 kB a second.
 const WRITE_PAUSE_PER_ENTRY: Duration = Duration::from_millis(1);
@@ -24,7 +23,6 @@ const WRITE_PAUSE_PER_ENTRY: Duration = Duration::from_millis(1);
 /// The lease that holds each identity, as it is kept over restarts.
 pub(crate) type HolderMap = BTreeMap<LinkIdentity, Subnet>;
 
-/// What keeps a lease from an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct IdentityDispute {
     pub(super) identity: LinkIdentity,
@@ -33,7 +31,6 @@ pub(super) struct IdentityDispute {
     pub(super) is_rival_first: bool,
 }
 
-/// Whether a lease still announces an identity.
 pub(super) type Announces<'a> = &'a dyn Fn(&Subnet, &LinkIdentity) -> bool;
 
 #[derive(Debug, Default)]
@@ -44,12 +41,10 @@ pub(super) struct LinkHolders {
     undecided: BTreeMap<LinkIdentity, Vec<Subnet>>,
     /// Whether `holders` says something that is not kept yet.
     is_changed: bool,
-    /// Earliest time of the next write.
     write_due: Option<Instant>,
 }
 
 impl LinkHolders {
-    /// Goes on from what an earlier run has kept.
     pub(super) fn new(holders: HolderMap) -> Self {
         Self { holders, ..Self::default() }
     }
@@ -145,8 +140,7 @@ pub(super) struct IdentityClaim {
     pub(super) since: Option<AnnouncedSince>,
 }
 
-/// The claim to an identity that was first, if there is proof of it. A key needs none: packets that are sent to the wrong
-/// node can be read by nobody.
+/// The claim that was first, if there is proof. A key needs none: nobody else can read packets sent to the wrong node.
 pub(super) fn first_claim(identity: &LinkIdentity, claims: &[IdentityClaim]) -> Option<Subnet> {
     let is_derived = claims.iter().any(|claim| claim.is_derived);
     let rivals = || claims.iter().filter(|claim| claim.is_derived == is_derived);

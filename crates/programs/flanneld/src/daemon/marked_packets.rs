@@ -1,5 +1,4 @@
-//! An operator traces a packet from another node: this node looks which of its devices the packet comes by, and says so
-//! when it is told that all were sent.
+//! An operator traces a packet from another node: this node says which of its devices the packet comes by.
 
 use std::time::Duration;
 
@@ -16,7 +15,6 @@ use super::requests::NodeRequest;
 /// Who asks is done in a few seconds.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Goes on until it is dropped.
 pub(super) async fn run(mut request: NodeRequest) {
     let wanted = request.read::<WatchRequest>();
     let said = match wanted.and_then(|wanted| Some((wanted.mark()?, wanted.large()))) {

@@ -83,19 +83,17 @@ use probing::PeerCompleteness;
 use readiness::StartupReadiness;
 use requests::RequestContext;
 use state_report::StoreContact;
+pub(crate) use state_report::moment;
 use store_report::keep_telling;
 use subnet_file::SubnetFileSchedule;
 
-/// What a node is given to decide by.
 pub struct Setup {
     pub options: Options,
     pub store: Arc<dyn NodeStore>,
     pub report: Report,
-    /// What this node grants to network configs.
     pub privileges: PrivilegePolicy,
     /// Looks whether peers are reached; `None` if that is not wanted.
     pub prober: Option<Prober>,
-    /// What the networks of this node have.
     pub claims: Arc<NetworkClaims>,
     pub subnet_file: PathBuf,
     /// What its leases say of the id of this machine. A machine that has none says nothing.
@@ -114,7 +112,7 @@ pub async fn run(setup: Setup, appliers: Appliers, mut stopping: Stopping) -> an
         store: store.clone(),
         prober: prober.clone(),
         node,
-        daemon: (setup.report.readings(), setup.report.network().clone()),
+        report: setup.report.clone(),
         config_checks,
         seed: setup.seed,
     };
@@ -155,15 +153,11 @@ struct Daemon {
     key_rotation: KeyRotation,
     heap_trims: HeapTrims,
     readiness: StartupReadiness,
-    /// Finds a UDP port that nobody uses at the moment.
     spare_port: fn() -> u16,
-    /// What the event that is being handled asks for so far.
     actions: Vec<Action>,
 }
 
-/// What a node begins with when it has joined a network.
 struct Joined {
-    /// The config of that network.
     text: String,
     host: HostFacts,
     network: JoinedNetwork,
@@ -241,7 +235,6 @@ impl Daemon {
         self.actions.push(action);
     }
 
-    /// When the next [`Event::Timer`] is due.
     fn next_wake(&self, now: &Now) -> Option<Instant> {
         let key = self.network.node.answers.private_key.as_ref();
         let wakes = [
@@ -273,7 +266,9 @@ impl Daemon {
         self.keep_holders(now);
         self.check_subnet_file(now);
         self.look_for_incomplete_peers(now);
-        self.retry_config(now);
+        if let Some(text) = self.config.due(now) {
+            self.on_config(text, now);
+        }
         self.rotate_key(KeyEvent::Timer, now);
     }
 
@@ -283,7 +278,9 @@ impl Daemon {
         self.end_probation(&status, now);
         self.ask_for_lease(now);
         self.judge(&status, now);
-        self.note_incomplete(&status, now);
+        if self.setup.prober.is_some() {
+            self.completeness.note(&status, now.instant);
+        }
     }
 
     /// Takes everything the store had to say at once, so that a burst becomes one batch.

@@ -9,7 +9,6 @@ use super::Setup;
 use crate::readiness::Readiness;
 use crate::{secret_file, wireguard_by, wireguard_key};
 
-/// Between tries to find out what could not be found out.
 pub(super) const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// What is needed, or why it cannot be had now; for people.
@@ -54,8 +53,7 @@ pub(super) async fn find_out(needs: Vec<Need>) -> Result<Answers, String> {
     Ok(answers)
 }
 
-/// What the backend needs to know, as far as it is found out without running or changing anything; `None` if that is not
-/// all of it.
+/// What the backend needs to know, if all of it can be found out without running or changing anything.
 pub(super) fn find_out_harmlessly(needs: Vec<Need>) -> Result<Option<Answers>, String> {
     let mut answers = Answers::default();
     for need in needs {
@@ -78,7 +76,6 @@ pub(super) fn find_out_harmlessly(needs: Vec<Need>) -> Result<Option<Answers>, S
     Ok(Some(answers))
 }
 
-/// Tries until all is known.
 pub(super) async fn resolve_needs_with_retry(setup: &Setup, needs: Vec<Need>) -> Answers {
     let mut tries = RETRY.tries(fastrand::Rng::with_seed(setup.seed));
     loop {

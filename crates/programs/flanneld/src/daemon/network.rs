@@ -11,7 +11,7 @@ use flannel_backend::{
 };
 use flannel_common::{Family, IfName, Throttle};
 use flannel_entries::facts::{Facts, Path};
-use flannel_entries::kernel::{Blackhole, Entry, Ownership};
+use flannel_entries::kernel::{Blackhole, Entry};
 use flannel_lease::{
     Lease, LeaseAttrs, NetworkConfig, Subnet, UnusableAddress, check_public_address,
 };
@@ -100,7 +100,7 @@ impl JoinedNetwork {
         on_lan: OnLan,
     ) -> anyhow::Result<Self> {
         let network = Self::unclaimed(setup, config, answers, host, on_lan)?;
-        setup.claims.take(setup.report.network(), &network.networks(), &network.devices())?;
+        setup.claims.take(&setup.report.network, &network.networks(), &network.devices())?;
         Ok(network)
     }
 
@@ -119,14 +119,8 @@ impl JoinedNetwork {
         let underlay =
             iface::select_one_of(&backend.underlays(&config), Stack::of(&config), select)
                 .map_err(|error| suggest_another(error, &*backend, &config, select))?;
-        let mut node = Node {
-            network: config,
-            underlay,
-            kernel: facts.kernel,
-            paths: Default::default(),
-            connected: Vec::new(),
-            answers,
-        };
+        let (kernel, paths, connected) = (facts.kernel, Default::default(), Vec::new());
+        let mut node = Node { network: config, underlay, kernel, paths, connected, answers };
         let networks: Vec<IpNet> = node.network.networks().collect();
         node.connected = Connected::of(facts, &networks, &backend.devices(&node));
         backend.check(&node)?;
@@ -134,18 +128,11 @@ impl JoinedNetwork {
         if let Some(lan) = lan.as_ref().filter(|lan| on_lan.refuses(lan)) {
             return Err(lan.clone().into());
         }
-        Ok(Self {
-            backend,
-            node,
-            lan,
-            routing_version: facts.routing_version,
-            lost: None,
-            reminder: Throttle::new(REMINDER),
-        })
+        let (routing_version, reminder) = (facts.routing_version, Throttle::new(REMINDER));
+        Ok(Self { backend, node, lan, routing_version, lost: None, reminder })
     }
 
-    /// Refuses the fall from an address that everybody can use to one of the link alone: a card that
-    /// goes down and up has that one before it is given others.
+    /// Refuses the fall to an address of the link alone: a card that goes down and up has that one first.
     pub(super) fn check_no_worse_than(&self, before: &Underlay) -> anyhow::Result<()> {
         let now = self.underlay();
         let v4 = |underlay: &Underlay| underlay.v4.is_some_and(|ip| ip.is_link_local());
@@ -177,7 +164,7 @@ impl JoinedNetwork {
 
     /// Claims for this network what it uses, in place of what was claimed for another config.
     pub(super) fn retake(&self, setup: &Setup) {
-        let (name, devices) = (setup.report.network(), self.devices());
+        let (name, devices) = (&setup.report.network, self.devices());
         if let Err(conflict) = setup.claims.take(name, &self.networks(), &devices) {
             tracing::warn!("{conflict}");
         }
@@ -191,13 +178,11 @@ impl JoinedNetwork {
         self.backend.encapsulation(Stack::of(&self.node.network))
     }
 
-    /// The devices that are wholly ours.
     pub(super) fn devices(&self) -> Vec<IfName> {
         self.backend.devices(&self.node)
     }
 
-    /// Takes over what `newer` knows of the networks this node is connected to. Returns those that are new
-    /// or gone.
+    /// Takes over the networks that `newer` is connected to. Returns those that are new or gone.
     pub(super) fn reconnect(&mut self, newer: Self) -> Vec<Connected> {
         let before = std::mem::replace(&mut self.node.connected, newer.node.connected);
         let now = &self.node.connected;
@@ -286,8 +271,7 @@ impl JoinedNetwork {
         self.attrs_without(&[], announced, facts, setup)
     }
 
-    /// What a node that announces this is known by at the link, whatever its backend: who had it first counts when this
-    /// node changes to that backend, too.
+    /// What a node that announces this is known by at the link, whatever its backend: this node may change to that one.
     pub(super) fn link_identities(&self, announced: &LeaseAttrs) -> Vec<LinkIdentity> {
         if announced.backend_type.eq_ignore_ascii_case(self.backend.lease_type()) {
             self.backend.link_identities(announced)
@@ -332,11 +316,6 @@ impl JoinedNetwork {
         flannel_backend::peer_wishes(&*self.backend, &self.node, own, peer)
     }
 
-    pub(super) fn ownership(&self, earlier: &[IpNet]) -> Ownership {
-        flannel_backend::ownership(&*self.backend, &self.node, earlier)
-    }
-
-    /// Addresses of these peers whose paths the backend wants to know.
     pub(super) fn addresses_to_look_up<'a>(
         &self,
         peers: impl Iterator<Item = (&'a Subnet, &'a LeaseAttrs)>,
@@ -347,7 +326,6 @@ impl JoinedNetwork {
         peers.flat_map(|(_, attrs)| attrs.public_addresses()).collect()
     }
 
-    /// Takes how the kernel would send to these addresses.
     pub(super) fn set_paths(&mut self, paths: Vec<(IpAddr, Option<Path>)>) {
         for (address, path) in paths {
             match path {
@@ -364,7 +342,6 @@ impl JoinedNetwork {
         changed && self.backend.wants_paths()
     }
 
-    /// What is to be said of how this node takes the config.
     pub(super) fn remarks(&self) -> Vec<String> {
         let networks = self.networks();
         let underlay = self.underlay();

@@ -8,14 +8,13 @@ use flannel_lease::NetworkName;
 use ipnet::IpNet;
 use tokio::sync::watch;
 
-/// Shared by the daemons of all networks.
 pub struct NetworkClaims {
-    /// The networks as the operator named them.
     order: Vec<NetworkName>,
-    taken: watch::Sender<BTreeMap<NetworkName, NetworkClaim>>,
+    /// Changes whenever some network takes something.
+    pub(super) taken: watch::Sender<BTreeMap<NetworkName, NetworkClaim>>,
 }
 
-struct NetworkClaim {
+pub(super) struct NetworkClaim {
     networks: Vec<IpNet>,
     devices: Vec<IfName>,
 }
@@ -75,32 +74,14 @@ impl NetworkClaims {
         result
     }
 
-    /// Whether the network still has what it took.
     pub(super) fn check(&self, name: &NetworkName) -> Result<(), Conflict> {
         self.taken.borrow().contains_key(name).then_some(()).ok_or(Conflict::GivenUp)
     }
 
-    /// Whether any of it is another network's.
     pub(super) fn is_anothers(&self, name: &NetworkName, net: &IpNet) -> bool {
         let all = self.taken.borrow();
         let mut others = all.iter().filter(|(other, _)| *other != name);
         others.any(|(_, taken)| taken.networks.iter().any(|theirs| overlap(theirs, net)))
-    }
-
-    /// Wakes whenever some network takes something.
-    pub(super) fn changes(&self) -> NetworkChanges {
-        NetworkChanges(self.taken.subscribe())
-    }
-}
-
-pub(super) struct NetworkChanges(watch::Receiver<BTreeMap<NetworkName, NetworkClaim>>);
-
-impl NetworkChanges {
-    pub(super) async fn next(&mut self) {
-        if self.0.changed().await.is_err() {
-            // Nobody is left who could take anything.
-            std::future::pending().await
-        }
     }
 }
 

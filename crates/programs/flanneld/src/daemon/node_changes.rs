@@ -1,5 +1,4 @@
-//! What changes about this node itself: its interfaces and addresses, its lease, and what other networks of
-//! this node take.
+//! Changes of this node itself: of its interfaces and addresses, its lease, and what its other networks take.
 
 use std::net::IpAddr;
 
@@ -67,10 +66,9 @@ impl Daemon {
         self.apply(changes, now);
     }
 
-    /// Another network has taken something: what we had before, so that its routes are not ours to
-    /// remove; or what we have.
+    /// Another network has taken what we had before, so that its routes are not ours to remove, or what we have.
     pub(super) fn on_networks_changed(&mut self, now: &Now) {
-        let (claims, name) = (&self.setup.claims, self.setup.report.network());
+        let (claims, name) = (&self.setup.claims, &self.setup.report.network);
         if let Err(conflict) = claims.check(name) {
             // The device may be another's by now; what leads to our peers is still ours.
             let (networks, rules) = (self.network.networks(), self.wanted_rules());
@@ -94,13 +92,11 @@ impl Daemon {
         self.own.announce(attrs, self.network.config(), now);
     }
 
-    /// How this node is to be announced, given how it was.
     pub(super) fn attrs(&self) -> LeaseAttrs {
         let announced = &self.own.lease().attrs;
         self.network.attrs(Some(announced), &self.host.facts, &self.setup)
     }
 
-    /// Begins what is to be asked of the store about this node's lease now.
     pub(super) fn ask_for_lease(&mut self, now: &Now) {
         if let Some(request) = self.own.next_request(self.network.config(), now) {
             let (network, facts) = (self.network.clone(), self.host.facts.clone());
@@ -124,7 +120,6 @@ impl Daemon {
         }
     }
 
-    /// This node has its lease again, or another one.
     fn on_reclaimed(&mut self, before: Lease, now: &Now) {
         let own = self.own.lease();
         let (subnet, is_same) = (own.subnet, *own == before);

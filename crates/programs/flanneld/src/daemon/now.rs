@@ -6,10 +6,8 @@ use std::time::{Duration, Instant, SystemTime};
 /// Timers stand still while the machine sleeps, so this is the longest wait before the clock is read again.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// One instant by three clocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now {
-    /// The instant by the clock of timers.
     pub(super) instant: Instant,
     /// The instant by the clock that goes on while the machine sleeps.
     pub(super) uptime: Uptime,
@@ -25,7 +23,6 @@ impl Now {
 
 #[cfg(test)]
 impl Now {
-    /// Some instant, to count from.
     pub(super) fn for_test() -> Self {
         Self::read()
     }
@@ -50,7 +47,6 @@ impl Uptime {
         Self(Duration::new(seconds, u32::try_from(now.tv_nsec).unwrap_or_default()))
     }
 
-    /// When to look whether it has come.
     pub(super) fn next_look(self, now: &Now) -> Instant {
         now.instant + self.0.saturating_sub(now.uptime.0).min(LONGEST_WAIT)
     }

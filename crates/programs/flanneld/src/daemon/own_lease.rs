@@ -14,7 +14,6 @@ use super::state_report::moment;
 
 /// Nodes that were started together do not renew together.
 const RENEWAL_JITTER: f64 = 0.1;
-/// A lease is renewed no more often than this.
 const SHORTEST_RENEWAL_PAUSE: Duration = Duration::from_secs(60);
 /// A lease that has less left than the margin is renewed within this time.
 const LATE_RENEWAL_PAUSE: Duration = Duration::from_secs(600);
@@ -24,7 +23,6 @@ const CONTEST_WINDOW: Duration = Duration::from_secs(120);
 const REMEMBERED_WRITES: usize = 16;
 /// How long a tentative announcement may take: whoever makes one holds up packets meanwhile.
 const TENTATIVE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Subnets of former networks that are remembered.
 const FORMER_SUBNETS: usize = 4;
 
 pub(super) struct OwnLease {
@@ -55,7 +53,6 @@ pub(super) struct OwnLease {
     rng: fastrand::Rng,
 }
 
-/// The request that the store has not answered yet.
 #[derive(Clone, Debug, PartialEq)]
 enum Pending {
     Renewal(RenewalKind, LeaseAttrs),
@@ -69,11 +66,9 @@ enum RenewalKind {
     Tentative,
 }
 
-/// What the rest of the node has to follow.
 #[derive(Debug, PartialEq)]
 pub(super) enum LeaseNews {
-    /// The lease was taken back, or another one was got in place of `before`. `is_outdated`: the node or its network
-    /// has changed meanwhile.
+    /// The lease was taken back, or another got in place of `before`. `is_outdated`: the node has changed meanwhile.
     Reclaimed { before: Lease, is_outdated: bool },
     /// The subnet is another node's, and none is free.
     GivenToAnother,
@@ -94,7 +89,7 @@ impl OwnLease {
         tracing::info!(event = "lease-acquired", "Lease acquired: {:#}", held.lease.subnet);
         let mut own = Self {
             lease: held.lease.clone(),
-            writes: OwnWrites::first(&held),
+            writes: OwnWrites([(held.version, held.lease.attrs.clone())].into()),
             held,
             former: given_up.into_iter().collect(),
             renew_at: None,
@@ -131,8 +126,6 @@ impl OwnLease {
         (fight || self.reclaim_at.is_some())
             .then(|| format!("this node's lease {} {what}{fix}", self.subnet()))
     }
-
-    // --- what the store says about it ---------------------------------------------------------
 
     pub(super) fn on_put(&mut self, stored: &StoredLease, now: &Now) {
         if self.pending.is_some() {
@@ -215,7 +208,6 @@ impl OwnLease {
         self.pending == Some(Pending::Reclaim) || *subnet == self.subnet()
     }
 
-    /// Has the lease taken back.
     fn question(&mut self, what: &str, now: &Now) {
         if self.reclaim_at.is_some() {
             return;
@@ -239,8 +231,6 @@ impl OwnLease {
         self.last_problem = Some((what.to_owned(), until));
     }
 
-    // --- what is asked of the store -----------------------------------------------------------
-
     /// The node is to be announced so, on the subnet it has if the network still allows that.
     pub(super) fn announce(&mut self, attrs: LeaseAttrs, config: &NetworkConfig, now: &Now) {
         if !config.accepts(&self.subnet()) {
@@ -260,8 +250,7 @@ impl OwnLease {
         }
     }
 
-    /// Announces the node so, changed or not; whether that succeeds is told by [`LeaseNews::Tentative`], and nothing more is
-    /// done if it does not.
+    /// Announces the node so, changed or not, and once only; [`LeaseNews::Tentative`] tells whether that succeeds.
     pub(super) fn announce_tentatively(&mut self, attrs: LeaseAttrs) {
         self.tentative = Some(attrs);
     }
@@ -308,7 +297,6 @@ impl OwnLease {
         request.into_iter().chain(window).min()
     }
 
-    /// Takes what came of a request.
     pub(super) fn on_outcome(
         &mut self,
         outcome: LeaseOutcome,
@@ -421,8 +409,7 @@ impl OwnLease {
         self.is_anothers = false;
     }
 
-    /// Takes what the store said while a request was pending as if it said it now: it may have happened after the request
-    /// was carried out.
+    /// Takes what the store said during a request as said now: it may have happened after the request was carried out.
     fn hear_again(&mut self, now: &Now) {
         let HeardMeanwhile { mut leases, is_whole, assigned } = std::mem::take(&mut self.heard);
         match leases.remove(&self.subnet()) {
@@ -445,7 +432,6 @@ impl OwnLease {
     }
 }
 
-/// What the store said of leases while a request was pending.
 #[derive(Default)]
 struct HeardMeanwhile {
     /// The last of each; `None` if it is gone.
@@ -468,10 +454,6 @@ enum OwnWrite {
 }
 
 impl OwnWrites {
-    fn first(held: &Held) -> Self {
-        Self(VecDeque::from([(held.version, held.lease.attrs.clone())]))
-    }
-
     fn add(&mut self, version: Version, attrs: LeaseAttrs) {
         self.0.push_back((version, attrs));
         let surplus = self.0.len().saturating_sub(REMEMBERED_WRITES);
@@ -490,8 +472,7 @@ impl OwnWrites {
     }
 }
 
-/// When to renew a lease with this much time left: in time, and, whatever a store with a wrong
-/// clock says, neither all the time nor never. `chance` is between 0 and 1.
+/// When to renew a lease: in time, and with a store whose clock is wrong neither always nor never. `chance` is 0 to 1.
 fn renew_in(left: Duration, margin: Duration, chance: f64) -> Duration {
     let left = left.min(LEASE_TTL);
     // With less than the margin left: at half of that.

@@ -16,8 +16,7 @@ use super::link_holders::{HolderMap, IdentityClaim, LinkHolders};
 use super::network::JoinedNetwork;
 use super::unusable_peers::UnusablePeers;
 
-/// How long a peer that is missing from a whole new list is still sent to. A store restored from an old backup has
-/// forgotten nodes that are alive; they write themselves back within seconds.
+/// How long a peer missing from a whole new list is still sent to: a store restored from a backup has forgotten nodes.
 const MISSING_PEER_GRACE: Duration = Duration::from_secs(60);
 
 /// Remembers what the store said of peers, for `flannelctl events`.
@@ -62,7 +61,6 @@ impl<'a> PeerContext<'a> {
 
 #[derive(Default)]
 pub(super) struct Peers {
-    /// Peers without wishes, and why.
     pub(super) unusable: UnusablePeers,
     /// Peers whose subnet meets a network that this node is connected to, and is used all the same.
     overlapping: BTreeMap<Subnet, (OverlapKind, Finding)>,
@@ -77,8 +75,7 @@ impl Peers {
         Self { link_holders: LinkHolders::new(remembered), ..Self::default() }
     }
 
-    /// Nobody is seen to come while this node is away from the store: of leases with one MAC or key that nothing is
-    /// remembered of, evidence tells which one was there first.
+    /// Of leases with one MAC or key that came while this node was away from the store, evidence tells which was first.
     pub(super) fn settle_disputes(
         &mut self,
         context: PeerContext<'_>,
@@ -108,7 +105,6 @@ impl Peers {
         }
     }
 
-    /// Takes note of what a lease announces, or says who announced it before.
     fn claim(
         &mut self,
         context: PeerContext<'_>,
@@ -131,13 +127,12 @@ impl Peers {
 
     /// Peers whose MAC or key another one has, to be thought over now that somebody has left.
     pub(super) fn waiting(&self, table: &LeaseTable) -> Vec<Change> {
-        let waiting = self.unusable.iter().filter(|(_, it)| disputed_with(it).is_some());
+        let waiting = self.unusable.problems.iter().filter(|(_, it)| disputed_with(it).is_some());
         let lease =
             |subnet: &Subnet| Some(Lease { subnet: *subnet, attrs: table.get(subnet)?.clone() });
         waiting.filter_map(|(subnet, _)| lease(subnet)).map(Change::Changed).collect()
     }
 
-    /// What all peers make wanted.
     pub(super) fn all(&mut self, context: PeerContext<'_>) -> DesiredState {
         let PeerContext { network, own, table } = context;
         self.unusable.clear();
@@ -153,7 +148,6 @@ impl Peers {
         desired
     }
 
-    /// What those make wanted that changed.
     pub(super) fn changed(
         &mut self,
         context: PeerContext<'_>,
@@ -173,7 +167,7 @@ impl Peers {
             }
         }
         // Whoever had to stand back for one of these may have its turn now.
-        let waiting = self.unusable.iter().filter(|(subnet, problem)| {
+        let waiting = self.unusable.problems.iter().filter(|(subnet, problem)| {
             let waits_for = disputed_with(problem);
             !concerned.contains(*subnet) && waits_for.is_some_and(|it| concerned.contains(&it))
         });
@@ -203,9 +197,8 @@ impl Peers {
         changes
     }
 
-    /// Counts the known peers by state, without what only the appliers know.
     pub(super) fn counts(&self, known: usize) -> PeerCounts {
-        let (unusable, vanished) = (self.unusable.len(), self.vanished.len());
+        let (unusable, vanished) = (self.unusable.problems.len(), self.vanished.len());
         PeerCounts { known, unusable, vanished, incomplete: 0 }
     }
 
@@ -264,14 +257,14 @@ impl Peers {
         on_other_backend.into_iter().chain(clash).chain(self.first_overlap(false))
     }
 
-    /// The first peer with such a problem.
     fn first_unusable(
         &self,
         is_meant: impl Fn(&PeerProblem) -> bool,
         table: &LeaseTable,
         commands: OperatorCommands,
     ) -> Option<Finding> {
-        let (subnet, problem) = self.unusable.iter().find(|(_, problem)| is_meant(problem))?;
+        let (subnet, problem) =
+            self.unusable.problems.iter().find(|(_, problem)| is_meant(problem))?;
         Some(unusable_finding(subnet, problem, table.get(subnet), commands))
     }
 
@@ -312,7 +305,7 @@ impl Peers {
             }
             Err(problem) => {
                 self.overlapping.remove(&lease.subnet);
-                if self.unusable.get(&lease.subnet) != Some(&problem) {
+                if self.unusable.problems.get(&lease.subnet) != Some(&problem) {
                     say(lease, &problem, self.unusable.is_news(&problem));
                     self.unusable.insert(lease.subnet, problem);
                 }

@@ -22,8 +22,7 @@ pub(super) struct StaleBridge {
 }
 
 impl StaleBridge {
-    /// `pod_networks`: those that pods of this node may have had their addresses from. `underlay` is no bridge of pods,
-    /// whatever its address is.
+    /// `pod_networks`: where pods of this node may have addresses from. `underlay` is no bridge of pods, whatever it has.
     fn find(facts: &Facts, own: &Subnet, pod_networks: &[IpNet], underlay: IfName) -> Option<Self> {
         let may_be = |it: &&Interface| {
             it.up && !it.loopback && it.name != underlay && !is_flannel_name(it.name.as_str())

@@ -1,5 +1,4 @@
-//! Looking whether peers are reached: who is to be probed, and what is told of it. Readiness does not depend on
-//! it: an unreachable peer is not this node's fault.
+//! Which peers are probed, and what is told of it. Readiness does not depend on it: an unreachable peer is not its fault.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -23,7 +22,6 @@ use super::issues::SharedAddresses;
 use super::now::Now;
 use super::state_report::moment;
 
-/// Number of peers that are listed with what is wrong with them.
 const LISTED_FINDINGS: usize = 20;
 /// What is not written by then is not about to be: peers that ask are told so.
 const INCOMPLETE_PEER_GRACE: Duration = Duration::from_secs(1);
@@ -32,7 +30,6 @@ const INCOMPLETE_PEER_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// What was missing and has been there for so long is there to stay: whoever undoes entries again and again does it sooner.
 const COMPLETE_PEER_GRACE: Duration = Duration::from_secs(3);
 
-/// What the prober is told.
 pub(super) enum ProbeChange {
     /// This end, and all peers that take part.
     All(Box<ProbingNode>, Vec<(IpNet, Target)>),
@@ -51,12 +48,9 @@ impl ProbeChange {
     }
 }
 
-/// Peers that ask are told whether all that leads to them is there. Who lacks something is looked for only if it does not come
-/// soon, and is told so until it is there to stay.
+/// Whether all that leads to peers is there, who ask for it. Who lacks something is looked for if it does not come soon.
 pub(super) struct PeerCompleteness {
-    /// Nothing is missing at the moment.
     is_complete: bool,
-    /// Who lacked something when that was last looked for.
     incomplete: IncompletePeers,
     /// When it is next to be looked who lacks something.
     pub(super) due: Option<Instant>,
@@ -69,7 +63,7 @@ impl Default for PeerCompleteness {
 }
 
 impl PeerCompleteness {
-    fn note(&mut self, status: &Status, now: Instant) {
+    pub(super) fn note(&mut self, status: &Status, now: Instant) {
         let is_complete = status.is_settled() && status.contested == 0;
         let was_complete = std::mem::replace(&mut self.is_complete, is_complete);
         if is_complete && !was_complete {
@@ -101,7 +95,6 @@ impl PeerCompleteness {
 }
 
 impl Daemon {
-    /// All peers that take part, after something about this node has changed.
     pub(super) fn probe_all(&mut self) {
         self.show_node();
         let Some(own) = self.own_end() else { return };
@@ -115,7 +108,6 @@ impl Daemon {
         self.act(Action::Probe(ProbeChange::All(own.into(), targets)));
     }
 
-    /// Those about which something has changed.
     pub(super) fn probe_changed(&mut self, subnets: &[Subnet]) {
         let Some(own) = self.own_end() else { return };
         let has_tunnel = own.encapsulation.tunnel().is_some();
@@ -138,12 +130,6 @@ impl Daemon {
             self.network.devices().iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
         );
         self.program(now);
-    }
-
-    pub(super) fn note_incomplete(&mut self, status: &Status, now: &Now) {
-        if self.setup.prober.is_some() {
-            self.completeness.note(status, now.instant);
-        }
     }
 
     /// Has it looked for who lacks something, if it is time and anything is missing.
@@ -185,24 +171,17 @@ impl Daemon {
             overhead,
             mtu: self.network.mtu(),
             link: underlay.link.to_string(),
-            link_index: self.link_index(),
+            link_index: self.host.facts.interface(underlay.link).map_or(0, |it| it.index),
             link_mtu: underlay.mtu,
             commands: self.setup.store.operator_commands(),
             machine: self.setup.machine_hash,
         })
     }
 
-    /// Index of the interface towards the peers; 0 while there is none.
-    fn link_index(&self) -> u32 {
-        let facts = &self.host.facts;
-        let link = &self.network.underlay().link;
-        facts.interfaces.iter().find(|it| it.name == *link).map_or(0, |it| it.index)
-    }
-
     /// `None` for a peer that does not take part.
     fn target(&self, subnet: &Subnet, attrs: &LeaseAttrs, has_tunnel: bool) -> Option<Target> {
         let port = attrs.probe_port?;
-        if self.peers.unusable.get(subnet).is_some() {
+        if self.peers.unusable.problems.get(subnet).is_some() {
             let (public, overlay) = ([None, None], [None, None]);
             let standing = Standing::Unusable;
             return Some(Target { port, public, overlay, standing, machine: None });

@@ -20,13 +20,11 @@ use super::peers::PeerContext;
 use super::requests::NodeNow;
 
 impl Daemon {
-    /// Makes everything on this node follow the network as it is now.
     pub(super) fn settle(&mut self, now: &Now) {
         self.program(now);
         self.write_subnet_file(now);
     }
 
-    /// Declares all that is wanted.
     pub(super) fn program(&mut self, now: &Now) {
         let remarks = self.network.remarks();
         for remark in remarks.iter().filter(|remark| !self.remarks.contains(remark)) {
@@ -37,7 +35,6 @@ impl Daemon {
         self.declare(addresses, Declaration::All { trial: self.config.tried.clone() }, now);
     }
 
-    /// Declares what changed about single peers.
     pub(super) fn apply(&mut self, changes: Vec<Change>, now: &Now) {
         if changes.is_empty() {
             return;
@@ -50,7 +47,6 @@ impl Daemon {
         self.declare(addresses, Declaration::Changes(changes), now);
     }
 
-    /// Declares it as soon as the paths to these addresses are known.
     fn declare(&mut self, addresses: Vec<IpAddr>, declaration: Declaration, now: &Now) {
         match addresses.is_empty() {
             true => self.on_paths(Vec::new(), declaration, now),
@@ -74,7 +70,9 @@ impl Daemon {
                 desired.want(WantedBy::Trial, trial);
                 self.pod_links = self.current_pod_links();
                 desired.rules = self.wanted_rules();
-                let ownership = self.network.ownership(&self.earlier.networks).into();
+                let JoinedNetwork { backend, node, .. } = &self.network;
+                let earlier = &self.earlier.networks;
+                let ownership = flannel_backend::ownership(&**backend, node, earlier).into();
                 let peers = self.table.len();
                 self.act(Action::Replace { ownership, desired, peers });
                 self.probe_all();
@@ -89,21 +87,18 @@ impl Daemon {
         self.keep_holders(now);
     }
 
-    /// Keeps who had a MAC or key first over restarts, as soon as that is due.
     pub(super) fn keep_holders(&mut self, now: &Now) {
         if let Some(holders) = self.peers.link_holders.take_changes(now.instant) {
             self.act(Action::KeepHolders(holders));
         }
     }
 
-    /// Makes the traffic rules follow the network, and nothing else.
     pub(super) fn renew_rules(&mut self) {
         self.pod_links = self.current_pod_links();
         let changes = DesiredState { rules: self.wanted_rules(), ..DesiredState::default() };
         self.act(Action::Update(changes));
     }
 
-    /// The traffic rules, with pods behind the interfaces that are known.
     pub(super) fn wanted_rules(&self) -> Desired<WantedBy, TrafficRules> {
         let (options, subnet) = (&self.setup.options.traffic, self.own.subnet());
         let JoinedNetwork { backend, node, .. } = &self.network;
@@ -148,7 +143,6 @@ impl Daemon {
         })
     }
 
-    /// Shows this node to those who carry out operators' requests.
     pub(super) fn show_node(&mut self) {
         let (underlay, mtu) = (self.network.underlay(), self.network.mtu());
         let (subnet, encapsulation) = (self.own.subnet(), self.network.encapsulation());

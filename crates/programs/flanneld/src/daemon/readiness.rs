@@ -14,7 +14,6 @@ use crate::readiness::Readiness;
 /// A peer whose entries the kernel keeps refusing holds up readiness this long, no longer.
 const REFUSED_PEER_GRACE: Duration = Duration::from_secs(30);
 
-/// Whether the node has become ready since its start.
 pub(super) struct StartupReadiness {
     has_begun: bool,
     /// Until when peers that cannot be programmed keep the node from being ready.
@@ -36,7 +35,6 @@ impl StartupReadiness {
     }
 }
 
-/// Findings that are said in one line.
 const IN_ONE_LINE: usize = 3;
 
 fn in_one_line(findings: &[Finding]) -> String {
@@ -65,7 +63,6 @@ impl Daemon {
         })
     }
 
-    /// What keeps the network from being ready.
     fn obstacle(&self, status: &Status, now: &Now) -> Option<Finding> {
         let commands = self.setup.store.operator_commands();
         let mut needed = status.problems.iter().filter(|it| it.importance <= Importance::Required);
@@ -75,8 +72,7 @@ impl Daemon {
             .or_else(|| self.clash(now))
     }
 
-    /// Whether pods of this node reach those of others, as far as this node can tell, and what that follows from, the
-    /// first of each kind for whoever reads one line.
+    /// Whether pods of this node reach those of others, as far as it can tell, and why, the first of each kind.
     pub(super) fn reasons(&self, status: &Status, now: &Now) -> (Verdict, Vec<Finding>) {
         if let Some(obstacle) = self.obstacle(status, now) {
             return (Verdict::NotReady, vec![obstacle]);
@@ -109,7 +105,6 @@ impl Daemon {
         (verdict, findings)
     }
 
-    /// Says whether the network is ready.
     pub(super) fn judge(&mut self, status: &Status, now: &Now) {
         let (verdict, findings) = self.reasons(status, now);
         let readiness = Readiness::new(verdict, in_one_line(&findings));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flannel_common::{Backoff, Task, run_if_any, send_if_changed};
-use flannel_lease::{NetworkName, Subnet};
+use flannel_lease::Subnet;
 use flannel_probe::Prober;
 use flannel_probe::marked::{self, Devices};
 use flannel_store::{
@@ -25,7 +25,7 @@ use tokio::sync::{OnceCell, mpsc, oneshot, watch};
 use super::config_check::{self, ConfigCheck};
 use super::{connectivity, marked_packets, trace};
 use crate::door::Question;
-use crate::readiness::Readings;
+use crate::readiness::Report;
 
 /// How soon it is looked again whether there is room for a request that waits.
 const ROOM_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -36,10 +36,8 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_s
 pub(super) struct RequestContext {
     pub(super) store: Arc<dyn NodeStore>,
     pub(super) prober: Option<Prober>,
-    /// This node as it is now.
     pub(super) node: watch::Receiver<Option<Arc<NodeNow>>>,
-    /// Where the daemon of this network is asked, and by which name.
-    pub(super) daemon: (Readings, NetworkName),
+    pub(super) report: Report,
     /// Where it is asked whether a config could be used.
     pub(super) config_checks: mpsc::Sender<ConfigCheck>,
     pub(super) seed: u64,
@@ -48,8 +46,7 @@ pub(super) struct RequestContext {
 impl RequestContext {
     /// The subnets of all leases that this node knows, its own among them: no request sends a packet elsewhere.
     pub(super) async fn lease_nets(&self) -> BTreeSet<IpNet> {
-        let (readings, network) = &self.daemon;
-        let Some(asking) = readings.asking(network) else { return BTreeSet::new() };
+        let Some(asking) = self.report.asking() else { return BTreeSet::new() };
         let (answer, nets) = oneshot::channel();
         match asking.send(Question::LeaseNets(answer)).await {
             Ok(()) => nets.await.unwrap_or_default(),
@@ -58,7 +55,6 @@ impl RequestContext {
     }
 }
 
-/// This node in its network.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct NodeNow {
     pub(super) subnet: Subnet,
@@ -70,17 +66,14 @@ pub(super) struct NodeNow {
     pub(super) masquerades: bool,
 }
 
-/// A request of an operator's to this node.
 pub(super) struct NodeRequest {
     pub(super) context: RequestContext,
     pub(super) id: RequestId,
-    /// How the request names this node.
     pub(super) named: Subnet,
     /// What it says; it may come to say something else.
     pub(super) body: watch::Receiver<Value>,
 }
 
-/// Carries out a request, and ends when it is dropped.
 type RequestFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Begins to carry out a request; `None` for a kind that this daemon does not know.
@@ -121,7 +114,6 @@ impl NodeRequest {
     }
 }
 
-/// A request that is being carried out, or was.
 struct RunningRequest {
     body: watch::Sender<Value>,
     task: Task,
@@ -164,8 +156,8 @@ pub(super) async fn keep_answering(mut context: RequestContext) -> Infallible {
     }
 }
 
-/// Begins a request if it concerns the node with the subnet `own` and there is room for it; tells it of its new body if it
-/// was begun before. Returns whether it waits: as many as there may be are being carried out.
+/// Begins a request to the node with the subnet `own` if there is room for it, or tells a running one its new body. Returns
+/// whether it waits for room.
 fn take(
     own: Option<Subnet>,
     standing: &mut BTreeMap<RequestId, RunningRequest>,

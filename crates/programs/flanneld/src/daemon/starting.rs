@@ -1,5 +1,4 @@
-//! What comes before a node has its first lease: it waits for a config that it can use and joins the network. A part of the
-//! rim: it polls the store and waits as long as it takes.
+//! Part of the rim: before its first lease, a node waits for a config that it can use and joins the network.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,14 +24,10 @@ use crate::appliers::Appliers;
 use crate::link_holders_file::LinkHoldersFile;
 use crate::readiness::Readiness;
 
-/// Between two looks for a network config.
 const CONFIG_POLL: Duration = Duration::from_secs(1);
-/// How often the log says that there is none.
 const CONFIG_REMINDER: Duration = Duration::from_secs(10);
-/// Between tries to learn this node's public addresses.
 const ADDRESSES_RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
-/// Joins the network, and then lives in it.
 pub(super) async fn run(
     mut setup: Setup,
     appliers: Appliers,
@@ -72,8 +67,7 @@ pub(super) async fn run(
     EventLoop::new(setup, appliers, membership, show_node, config_checks).run(text).await
 }
 
-/// Takes the addresses at which this node is to be known, where an operator has written them into the store. Asks until
-/// there is an answer: to go on without would be to announce another address.
+/// Takes the public addresses that an operator has written into the store. Waits for an answer rather than guess.
 async fn take_public_addresses(setup: &mut Setup) {
     let mut tries = ADDRESSES_RETRY.tries(fastrand::Rng::with_seed(setup.seed));
     let written = loop {
@@ -119,7 +113,6 @@ async fn join_network(
 /// Membership of this node in a network: how it takes part in it, and its subnet.
 pub(super) struct Membership {
     pub(super) joined: Joined,
-    /// Where the kernel's facts change.
     pub(super) facts: watch::Receiver<Arc<Facts>>,
     pub(super) lease_task: LeaseTask,
     /// Where the store's events go on from the leases that were listed.
@@ -138,10 +131,8 @@ impl Membership {
         let mut facts = appliers.kernel.facts.clone();
         let now = facts.borrow_and_update().clone();
         let host = read_host(setup, appliers, now).await?;
-        let on_lan = match identity::was_in(setup, &config, &host.facts) {
-            true => OnLan::Warn,
-            false => OnLan::RefuseInside,
-        };
+        let was_in = identity::was_in(setup, &config, &host.facts);
+        let on_lan = if was_in { OnLan::Warn } else { OnLan::RefuseInside };
         let network = JoinedNetwork::new(setup, config, answers, &host, on_lan)?;
         network.say_underlay();
         let (lease_task, own, Snapshot { leases: others, cursor }) =

@@ -22,12 +22,10 @@ const PEERS_PER_PAGE: usize = 500;
 /// Whether the store answers, and since when it does or does not.
 pub(super) struct StoreContact {
     pub(super) since: SystemTime,
-    /// Why it is away.
     pub(super) lost: Option<String>,
 }
 
 impl Daemon {
-    /// Answers a question; nothing changes by it.
     pub(super) fn answer(
         &self,
         question: Question,
@@ -64,7 +62,7 @@ impl Daemon {
         let network = &self.network;
         let shared = self.shared_addresses();
         NetworkState {
-            name: self.setup.report.network().to_string(),
+            name: self.setup.report.network.to_string(),
             verdict: readiness.verdict,
             why: readiness.remark(),
             networks: network.networks().iter().map(ToString::to_string).collect(),
@@ -128,14 +126,14 @@ impl Daemon {
         attrs: Option<&LeaseAttrs>,
         shared: &SharedAddresses,
     ) -> PeerState {
-        let why = self.peers.unusable.get(subnet).map(ToString::to_string);
+        let why = self.peers.unusable.problems.get(subnet).map(ToString::to_string);
         let condition = match (attrs, &why) {
             (None, _) => PeerCondition::Vanished,
             (Some(_), Some(_)) => PeerCondition::Unusable,
             (Some(_), None) => PeerCondition::Programmed,
         };
         PeerState {
-            network: self.setup.report.network().to_string(),
+            network: self.setup.report.network.to_string(),
             name: attrs.and_then(|attrs| attrs.owner_name()).map(str::to_owned),
             subnet: subnet.v4().map(|net| net.to_string()),
             ipv6_subnet: subnet.v6().map(|net| net.to_string()),
@@ -179,7 +177,7 @@ fn entries_state(status: &Status) -> EntriesState {
     }
 }
 
-pub(super) fn moment(at: SystemTime) -> Moment {
+pub(crate) fn moment(at: SystemTime) -> Moment {
     jiff::Timestamp::try_from(at).map(|at| at.to_string()).unwrap_or_default()
 }
 

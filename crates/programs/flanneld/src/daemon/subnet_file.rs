@@ -9,11 +9,8 @@ const SUBNET_FILE_RETRY: Duration = Duration::from_secs(5);
 /// Between two looks whether it is still there and says the same.
 const SUBNET_FILE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// When the file is written and looked at again.
 pub(super) struct SubnetFileSchedule {
-    /// When it is next looked at, or tried again.
     pub(super) due: Instant,
-    /// Why it cannot be written.
     pub(super) error: Option<String>,
 }
 
@@ -22,7 +19,6 @@ impl SubnetFileSchedule {
         Self { due: now.instant, error: None }
     }
 
-    /// The file is looked at now, or stays as it is.
     pub(super) fn begin(&mut self, now: &Now) {
         self.due = now.instant + SUBNET_FILE_CHECK_INTERVAL;
     }

@@ -8,8 +8,7 @@ use flannel_lease::Subnet;
 
 #[derive(Default)]
 pub(super) struct UnusablePeers {
-    problems: BTreeMap<Subnet, PeerProblem>,
-    /// How many peers use each other backend.
+    pub(super) problems: BTreeMap<Subnet, PeerProblem>,
     on_other_backend: BTreeMap<String, usize>,
 }
 
@@ -49,18 +48,6 @@ impl UnusablePeers {
         self.on_other_backend.clear();
     }
 
-    pub(super) fn get(&self, subnet: &Subnet) -> Option<&PeerProblem> {
-        self.problems.get(subnet)
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&Subnet, &PeerProblem)> {
-        self.problems.iter()
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.problems.len()
-    }
-
     pub(super) fn count_by_kind(&self) -> BTreeMap<&'static str, usize> {
         let mut kinds = BTreeMap::new();
         for problem in self.problems.values() {
@@ -92,6 +79,6 @@ mod tests {
         let last: Vec<usize> =
             (0..10_000).filter(|number| unusable.remove(&subnet(*number))).collect();
         assert_eq!(last, [9_999], "the last one that changes is told of");
-        assert_eq!(unusable.len(), 0);
+        assert_eq!(unusable.problems.len(), 0);
     }
 }

@@ -20,7 +20,7 @@ const REPAIR_LIMIT: Duration = Duration::from_secs(120);
 
 impl Door {
     pub(super) async fn send_entries(self, wrong_only: bool, send: mpsc::Sender<Bytes>) {
-        for reading in self.0.readings.of_each_network() {
+        for reading in self.0.report.of_each_network() {
             for place in 0..Appliers::COUNT {
                 let mut after = None;
                 while let Some(appliers) = ask(&reading, Question::Appliers).await {
@@ -50,11 +50,15 @@ impl Door {
             event = "repair-asked",
             "Somebody has asked for a repair: comparing everything"
         );
-        for reading in self.0.readings.of_each_network() {
+        for reading in self.0.report.of_each_network() {
             let network = reading.network.as_str();
             let tell = async |applier: &str, compared: Comparison| {
                 let mut text = Vec::new();
-                line(&mut text, &repair_state(network, applier, compared));
+                let Comparison { wanted, found, entries, removed, failure } = compared;
+                let (network, applier) = (network.to_owned(), applier.to_owned());
+                let state =
+                    RepairState { network, applier, wanted, found, entries, removed, failure };
+                line(&mut text, &state);
                 let _ = send.send(text.into()).await;
             };
             let mut told = false;
@@ -100,7 +104,6 @@ pub(super) fn with_incomplete(counts: PeerCounts, incomplete: &BTreeSet<WantedBy
     PeerCounts { incomplete: peers.min(counts.known.saturating_sub(counts.unusable)), ..counts }
 }
 
-/// Marks peers for which an entry is missing as incomplete.
 pub(super) async fn with_what_is_missing(page: PeersPage) -> Vec<(Subnet, PeerState)> {
     let PeersPage { mut peers, appliers } = page;
     let Some(appliers) = appliers else { return peers };
@@ -150,18 +153,5 @@ fn entry_state(network: &str, applier: &str, report: EntryReport<WantedBy>) -> E
         entry: report.entry,
         state: report.condition,
         why: report.why,
-    }
-}
-
-fn repair_state(network: &str, applier: &str, compared: Comparison) -> RepairState {
-    let Comparison { wanted, found, entries, removed, failure } = compared;
-    RepairState {
-        network: network.to_owned(),
-        applier: applier.to_owned(),
-        wanted,
-        found,
-        entries,
-        removed,
-        failure,
     }
 }

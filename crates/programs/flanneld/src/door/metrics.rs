@@ -31,7 +31,7 @@ impl Door {
         let mut scrape = Scrape::default();
         scrape.number(&node::BUILD, &[env!("CARGO_PKG_VERSION")], 1.0);
         scrape.moment(&node::STARTED, &[], self.0.began);
-        for reading in self.0.readings.of_each_network() {
+        for reading in self.0.report.of_each_network() {
             add_network(&mut scrape, &reading).await;
         }
         scrape
@@ -61,7 +61,6 @@ fn add_peers(scrape: &mut Scrape, network: &str, counts: PeerCounts) {
     }
 }
 
-/// Returns the requesters for which something is missing.
 async fn add_appliers(
     scrape: &mut Scrape,
     network: &str,

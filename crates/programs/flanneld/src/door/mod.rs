@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 
 use flannel_common::spawn_sender;
 use flannel_lease::Subnet;
-use flannel_state::{DaemonState, Moment, NetworkState, PeerCondition, PeerState, SCHEMA};
+use flannel_state::{DaemonState, NetworkState, PeerCondition, PeerState, SCHEMA};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
@@ -29,11 +29,10 @@ use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::appliers::Appliers;
-use crate::daemon::Figures;
+use crate::daemon::{Figures, moment};
 use crate::history::History;
-use crate::readiness::{Reading, Readings};
+use crate::readiness::{Reading, Report};
 
-/// What the daemon of a network is asked.
 pub enum Question {
     State(oneshot::Sender<NetworkState>),
     /// A page of peers: those after this one, or the first.
@@ -41,7 +40,6 @@ pub enum Question {
     /// They live as long as a handle exists, so do not hold one while you wait for anything else.
     Appliers(oneshot::Sender<Appliers>),
     Figures(oneshot::Sender<Box<Figures>>),
-    /// The subnets of all leases, of each family.
     LeaseNets(oneshot::Sender<BTreeSet<IpNet>>),
 }
 
@@ -58,40 +56,34 @@ pub struct PeersPage {
     pub appliers: Option<Appliers>,
 }
 
-/// How somebody asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Through {
-    /// Root, on this node.
     Socket,
     /// Anybody who reaches the probe port.
     Port,
 }
 
-/// How long a daemon may take to answer: one that waits for its store answers afterwards, and callers get what is known
-/// without it.
+/// How long a daemon may take to answer. One that waits for its store is late, and is done without.
 const DAEMON_ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Events told of at once: a reader that is slow keeps no more of them in memory than these.
 const EVENTS_AT_ONCE: usize = 200;
-/// Pieces of an answer that wait for a slow reader.
 const PIECES: usize = 4;
 
-/// Body of an answer.
 pub type Body = BoxBody<Bytes, Infallible>;
 
 #[derive(Clone)]
 pub struct Door(Arc<DoorState>);
 
 struct DoorState {
-    readings: Readings,
+    /// That of any network tells of all.
+    report: Report,
     history: History,
-    started: Moment,
     began: SystemTime,
 }
 
 impl Door {
-    pub fn new(readings: Readings, history: History) -> Self {
-        let (started, began) = (jiff::Timestamp::now().to_string(), SystemTime::now());
-        Self(Arc::new(DoorState { readings, history, started, began }))
+    pub fn new(report: Report, history: History) -> Self {
+        Self(Arc::new(DoorState { report, history, began: SystemTime::now() }))
     }
 
     pub async fn respond<B>(&self, request: &Request<B>, through: Through) -> Response<Body> {
@@ -131,7 +123,7 @@ impl Door {
 
     async fn state(&self, through: Through) -> DaemonState {
         let mut networks = Vec::new();
-        for reading in self.0.readings.of_each_network() {
+        for reading in self.0.report.of_each_network() {
             let mut network = network_state(reading).await;
             // Commands of an operator may be in it.
             network.config = network.config.filter(|_| through == Through::Socket);
@@ -141,14 +133,14 @@ impl Door {
             schema: SCHEMA,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-            started: self.0.started.clone(),
-            now: jiff::Timestamp::now().to_string(),
+            started: moment(self.0.began),
+            now: moment(SystemTime::now()),
             networks,
         }
     }
 
     async fn send_peers(self, send: mpsc::Sender<Bytes>) {
-        for reading in self.0.readings.of_each_network() {
+        for reading in self.0.report.of_each_network() {
             let mut after = None;
             loop {
                 let page = ask(&reading, |answer| Question::Peers(after, answer)).await;
@@ -199,7 +191,6 @@ fn value<'a>(query: &'a str, name: &str) -> Option<&'a str> {
     pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
-/// The network's own answer, or else its last known state.
 async fn network_state(reading: Reading) -> NetworkState {
     if let Some(mut state) = ask(&reading, Question::State).await {
         let is_wrong = state.entries.missing > 0 || state.entries.contested > 0;
@@ -230,7 +221,6 @@ fn line(text: &mut Vec<u8>, value: &impl Serialize) {
     }
 }
 
-/// An answer of lines, each sent as it is made.
 fn lines<F>(make: impl FnOnce(mpsc::Sender<Bytes>) -> F) -> Response<Body>
 where
     F: Future<Output = ()> + Send + 'static,

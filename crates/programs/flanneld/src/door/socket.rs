@@ -18,7 +18,6 @@ use tokio::net::{UnixListener, UnixStream};
 
 use super::{Door, Through};
 
-/// Readers at once; more wait.
 const READERS: usize = 32;
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
 /// A daemon that runs accepts at once.

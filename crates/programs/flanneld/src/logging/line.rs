@@ -9,7 +9,6 @@ use tracing::field::{Field, Visit};
 
 use crate::history;
 
-/// What stands before the text.
 pub(super) struct Head<'a> {
     pub(super) severity: char,
     pub(super) time: DateTime,
@@ -43,18 +42,15 @@ impl fmt::Display for Head<'_> {
     }
 }
 
-/// Collects the message of an event and its fields, as text on one line.
 #[derive(Default)]
 pub(super) struct Body {
     pub(super) message: String,
     pub(super) fields: String,
     /// The kind of event that the line tells of, for the history.
     pub(super) event: Option<String>,
-    /// What else the history keeps of it.
     pub(super) undone_by: Option<String>,
     pub(super) after_micros: Option<u64>,
     pub(super) entries: Option<u64>,
-    /// The network that a span is about.
     pub(super) network: Option<String>,
 }
 
@@ -65,15 +61,10 @@ impl Body {
             history::UNDONE_BY => return self.undone_by = Some(one_line(value)),
             history::AFTER_MICROS => return self.after_micros = value.to_string().parse().ok(),
             history::ENTRIES => return self.entries = value.to_string().parse().ok(),
-            _ => {}
-        }
-        if field.name() == "network" {
-            self.network = Some(value.to_string());
-        }
-        if field.name() == "message" {
             // Writing to a `String` cannot fail; a `Display` that does loses only its own text.
-            let _ = write!(OneLine(&mut self.message), "{value}");
-            return;
+            "message" => return write!(OneLine(&mut self.message), "{value}").unwrap_or_default(),
+            "network" => self.network = Some(value.to_string()),
+            _ => {}
         }
         let text = one_line(value);
         let plain = !text.is_empty() && !text.contains([' ', '"', '=']);
@@ -119,8 +110,7 @@ fn one_line(value: impl fmt::Display) -> String {
     text
 }
 
-/// Escapes control characters, and stops when it is enough: one event is one line that can be read, whatever a peer or a
-/// server put into it.
+/// Escapes control characters, and stops when it is enough: one event is one line, whatever a peer put into it.
 struct OneLine<'a>(&'a mut String);
 
 impl Write for OneLine<'_> {

@@ -1,7 +1,5 @@
-//! The log: klog-like lines on stderr, from `tracing` events.
-//!
-//! Operators and their tools know the lines of the Go flannel, so ours look the same; fields follow
-//! the text as `key=value`. What is shown is in [`Verbosity`].
+//! The log: klog-like lines on stderr, from `tracing` events, as operators and their tools know them of the Go flannel; fields
+//! follow the text as `key=value`. What is shown is in [`Verbosity`].
 
 mod line;
 
@@ -26,12 +24,10 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::history::History;
 use line::{Body, Head, severity};
 
-/// The target of an error after which the process ends: `error!(target: FATAL, "...")` is logged
-/// with the letter `F`.
+/// Target of an error after which the process ends: `error!(target: FATAL, "...")` has the letter `F`.
 pub const FATAL: &str = "fatal";
 
-/// Sends every event of this process to stderr, and what is worth remembering to the history. Fails when
-/// there is a log already.
+/// Sends events to stderr, and what is worth remembering to the history. Fails when there is a log already.
 pub fn init(verbosity: Verbosity, history: History) -> Result<(), SetGlobalDefaultError> {
     let zone = local_zone();
     let now = move || zone.to_datetime(Timestamp::now());
@@ -39,8 +35,7 @@ pub fn init(verbosity: Verbosity, history: History) -> Result<(), SetGlobalDefau
     tracing::subscriber::set_global_default(tracing_subscriber::registry().with(log))
 }
 
-/// As the machine has it. It is read where it is: to find a zone by its name, jiff first walks through all that there
-/// are.
+/// As the machine has it, read directly: to find a zone by its name, jiff first walks through all that there are.
 fn local_zone() -> TimeZone {
     if std::env::var_os("TZ").is_some() {
         return TimeZone::system();
@@ -49,9 +44,7 @@ fn local_zone() -> TimeZone {
     zone.and_then(|zone| TimeZone::tzif("", &zone).ok()).unwrap_or(TimeZone::UTC)
 }
 
-/// What the fields of a span say.
 struct Fields {
-    /// As they stand in a line.
     text: String,
     network: Option<String>,
 }
@@ -71,7 +64,6 @@ where
     W: Write,
     C: Fn() -> DateTime,
 {
-    /// `clock` tells the local time.
     pub fn new(verbosity: Verbosity, history: History, sink: S, clock: C) -> Self {
         Self { verbosity, history, sink, clock, pid: std::process::id() }
     }
@@ -89,10 +81,7 @@ where
     C: Fn() -> DateTime + 'static,
 {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
-        match self.is_of_use(metadata) {
-            true => Interest::always(),
-            false => Interest::never(),
-        }
+        if self.is_of_use(metadata) { Interest::always() } else { Interest::never() }
     }
 
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, T>) -> bool {
@@ -142,13 +131,8 @@ where
         let path = metadata.file().unwrap_or("unknown");
         let file = Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or(path);
         let line = metadata.line().unwrap_or_default();
-        let head = Head {
-            severity: severity(metadata.level(), metadata.target() == FATAL),
-            time: (self.clock)(),
-            pid: self.pid,
-            file,
-            line,
-        };
+        let severity = severity(metadata.level(), metadata.target() == FATAL);
+        let head = Head { severity, time: (self.clock)(), pid: self.pid, file, line };
         let mut text = format!("{head}{}{}\n", body.message, body.fields);
         if self.verbosity.backtrace_at.as_ref().is_some_and(|at| at.is(file, line)) {
             let _ = writeln!(text, "{}", Backtrace::force_capture());
