@@ -181,7 +181,7 @@ impl Daemon {
     /// `None` for a peer that does not take part.
     fn target(&self, subnet: &Subnet, attrs: &LeaseAttrs, has_tunnel: bool) -> Option<Target> {
         let port = attrs.probe_port?;
-        if self.peers.unusable.problems.get(subnet).is_some() {
+        if self.peers.unusable.problems.contains_key(subnet) {
             let (public, overlay) = ([None, None], [None, None]);
             let standing = Standing::Unusable;
             return Some(Target { port, public, overlay, standing, machine: None });
