@@ -47,7 +47,7 @@ impl<S: Ord + Clone> Reconciler<S> {
                     self.node_changed(concerned);
                     self.forget_routes_over(link, false);
                 }
-                // Routes that needed this address have vanished without a notification, perhaps one that we had not heard of.
+                // Routes that needed this address have vanished without a notification. We may have written it without hearing of it.
                 let name = self.links.name(link);
                 self.resync_due |= name.is_some_and(|name| self.is_referenced(name));
             }
@@ -96,7 +96,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         self.resync_due |= referenced;
     }
 
-    /// Notes that a device or address has changed, so that writes may succeed now, and perhaps paths of pods are others.
+    /// Notes a changed device or address: refused writes may succeed now, and it may decide about packets of pods.
     fn node_changed(&mut self, concerns_pods: bool) {
         self.facts_changed = true;
         if concerns_pods {

@@ -1,4 +1,4 @@
-//! Which peers are probed, and what is told of it. Readiness does not depend on it: an unreachable peer is not its fault.
+//! Which peers are probed, and what is told of them. Readiness ignores an unreachable peer: it is not this node's fault.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -48,7 +48,7 @@ impl ProbeChange {
     }
 }
 
-/// Whether all that leads to peers is there, who ask for it. Who lacks something is looked for if it does not come soon.
+/// Whether all that leads to peers is there, for peers that ask. Who lacks something is looked up if that does not pass soon.
 pub(super) struct PeerCompleteness {
     is_complete: bool,
     incomplete: IncompletePeers,
