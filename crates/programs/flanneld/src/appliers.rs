@@ -1,7 +1,7 @@
 //! All appliers behind one type: the rest of the daemon does not need to know which applier sees to what.
 //!
 //! Appliers depend on each other: an address or a route of the kernel needs the device that a tunnel has created. So
-//! additions go bottom up, those appliers before the kernel; removals go top down, so that no route points to a missing device.
+//! additions go bottom up, those appliers before the kernel; removals go top down: no route points to a missing device.
 
 mod trial;
 

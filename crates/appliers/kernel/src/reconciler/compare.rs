@@ -47,7 +47,8 @@ impl<S: Ord + Clone> Reconciler<S> {
                     self.node_changed(concerned);
                     self.forget_routes_over(link, false);
                 }
-                // Routes that needed this address have vanished without a notification. We may have written it without hearing of it.
+                // Routes that needed this address have vanished without a notification. It may be one
+                // that we wrote and did not hear of.
                 let name = self.links.name(link);
                 self.resync_due |= name.is_some_and(|name| self.is_referenced(name));
             }
@@ -218,7 +219,8 @@ impl<S: Ord + Clone> Reconciler<S> {
             }
             Some(false) => {
                 self.missing(&key, 0, now);
-                // Ours replaces it in place, unless both coexist. The removal of one that leads where ours does would find ours.
+                // Ours replaces it in place, unless both coexist. The removal of one that leads where
+                // ours does would find ours.
                 let plain = ObservedRoute { has_extras: false, ..route.clone() };
                 if route.hops.len() == 1 && self.route_matches(&key, &plain) != Some(true) {
                     self.removals.push((key, encode::delete_route(route)));

@@ -42,8 +42,8 @@ impl Appliers {
         networks: Vec<IpNet>,
         wishes: Wishes,
     ) -> Result<Status, Stopped> {
-        // It learns only from the whole which networks its process is for. The update wants the same again: without, it would be
-        // wanted no more.
+        // It learns only from the whole which networks its process is for. The update wants the same again: without it, it
+        // would be wanted no more.
         if !wishes.ipsec.is_empty() {
             self.ipsec.replace(networks, vec![(WantedBy::Trial, wishes.ipsec.clone())]).await?;
         }

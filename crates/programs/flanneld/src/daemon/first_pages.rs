@@ -23,8 +23,8 @@ pub(super) struct FirstPages<'a> {
 }
 
 impl<'a> FirstPages<'a> {
-    /// `None` when it is better to wait for the whole list: devices that are there are likely to have all that is wanted, and a
-    /// backend that must know how peers are reached asks for many at a time.
+    /// `None` when it is better to wait for the whole list: devices that are there are likely to have all that is wanted,
+    /// and a backend that must know how peers are reached asks for many at a time.
     pub(super) fn new(
         setup: &'a Setup,
         appliers: &'a Appliers,
