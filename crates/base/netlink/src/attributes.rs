@@ -12,7 +12,6 @@ const HEADER_LEN: usize = 4;
 pub struct Attributes<'a>(pub &'a [u8]);
 
 impl<'a> Attributes<'a> {
-    /// Kind and value of every attribute.
     pub fn iter(self) -> impl Iterator<Item = (u16, &'a [u8])> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
@@ -63,7 +62,6 @@ pub fn text(value: &[u8]) -> Option<&str> {
     std::str::from_utf8(&value[..end]).ok()
 }
 
-/// A number in the machine's order, at this offset.
 pub fn ne32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().map(|four| u32::from_ne_bytes(*four))
 }
@@ -77,7 +75,6 @@ pub fn ip(bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Attributes to be sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AttributeWriter(Vec<u8>);
 

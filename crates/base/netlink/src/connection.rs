@@ -1,12 +1,11 @@
-//! A conversation with the kernel: questions with one answer or many, and many changes with one
-//! acknowledgement.
+//! A conversation with the kernel: questions with one answer or many, and acknowledged changes.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use crate::message::{self, DONE, DUMP, DUMP_INTERRUPTED, ERROR, Message, messages};
-use crate::{NetlinkError, Protocol, Socket};
+use crate::{AttributeWriter, NetlinkError, Protocol, Socket};
 
 /// Messages of one `send`. Larger ones gain nothing: each costs the kernel one allocation of this size.
 const BATCH_BYTES: usize = 64 * 1024;
@@ -21,7 +20,6 @@ const RECEIVE_MEMORY: usize = 4 << 20;
 /// After each torn dump this much longer.
 const TORN_PAUSE: Duration = Duration::from_millis(2);
 
-/// A message that can be sent.
 pub trait Writable {
     fn kind(&self) -> u16;
 
@@ -32,6 +30,36 @@ pub trait Writable {
 
     /// Appends what follows the header.
     fn write(&self, bytes: &mut Vec<u8>);
+}
+
+/// A question or a change as bytes. It has no `Debug`: attributes may be secrets.
+#[derive(Clone)]
+pub struct RawRequest {
+    pub kind: u16,
+    pub flags: u16,
+    pub fixed: Vec<u8>,
+    pub attributes: AttributeWriter,
+}
+
+impl RawRequest {
+    pub fn new(kind: u16, fixed: impl Into<Vec<u8>>, attributes: AttributeWriter) -> Self {
+        Self { kind, flags: 0, fixed: fixed.into(), attributes }
+    }
+}
+
+impl Writable for RawRequest {
+    fn kind(&self) -> u16 {
+        self.kind
+    }
+
+    fn flags(&self) -> u16 {
+        self.flags
+    }
+
+    fn write(&self, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(&self.fixed);
+        bytes.extend_from_slice(self.attributes.as_bytes());
+    }
 }
 
 pub struct Connection {
@@ -170,8 +198,7 @@ impl Connection {
                 if message.flags & DUMP_INTERRUPTED != 0 {
                     outcome = Dump::Torn;
                 }
-                // What fails at once is told by an error, what fails on the way by the code in the
-                // message that ends it.
+                // What fails at once is told by an error, later failures by the message that ends it.
                 let end = match message.kind {
                     DONE => NetlinkError::parse_end(message.payload, message.flags),
                     ERROR => NetlinkError::parse(message.payload, message.flags),

@@ -6,8 +6,7 @@ use std::io;
 use crate::Attributes;
 use crate::message::HEADER_LEN;
 
-/// An errno and, where the kernel gives one, the sentence that goes with it ("Nexthop has invalid
-/// gateway" instead of a bare ENETUNREACH).
+/// An errno and the kernel's sentence with it, if any, such as "Nexthop has invalid gateway".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetlinkError {
     pub errno: i32,
@@ -54,8 +53,7 @@ impl NetlinkError {
     }
 }
 
-/// In an `NLMSG_ERROR` the failed request follows the code: its header alone when capped, the whole of
-/// it otherwise.
+/// In an `NLMSG_ERROR` the failed request follows the code, when capped by its header alone.
 fn attributes_after_request(request: &[u8], flags: u16) -> Option<&[u8]> {
     let len = u32::from_ne_bytes(*request.first_chunk::<4>()?) as usize;
     let skip = if flags & NLM_F_CAPPED != 0 { HEADER_LEN } else { len.next_multiple_of(4) };

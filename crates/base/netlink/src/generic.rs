@@ -2,8 +2,7 @@
 
 use std::io;
 
-use crate::connection::Writable;
-use crate::{AttributeWriter, Attributes, Connection, NetlinkError};
+use crate::{AttributeWriter, Attributes, Connection, NetlinkError, RawRequest};
 
 /// The one family whose number is fixed: it tells those of the others.
 const CONTROL: u16 = 16;
@@ -13,23 +12,8 @@ const FAMILY_NAME: u16 = 2;
 
 const HEADER_LEN: usize = 4;
 
-/// A question or a change. It shows nothing of itself: attributes may be secrets.
-pub struct GenericRequest {
-    pub family: u16,
-    pub command: u8,
-    pub version: u8,
-    pub attributes: AttributeWriter,
-}
-
-impl Writable for GenericRequest {
-    fn kind(&self) -> u16 {
-        self.family
-    }
-
-    fn write(&self, bytes: &mut Vec<u8>) {
-        bytes.extend_from_slice(&[self.command, self.version, 0, 0]);
-        bytes.extend_from_slice(self.attributes.as_bytes());
-    }
+pub fn request(family: u16, command: u8, version: u8, attributes: AttributeWriter) -> RawRequest {
+    RawRequest::new(family, [command, version, 0, 0], attributes)
 }
 
 /// What the payload of a message of any family holds; nothing if it is cut short.
@@ -38,15 +22,10 @@ pub fn attributes(payload: &[u8]) -> Attributes<'_> {
 }
 
 impl Connection {
-    /// The number of a family. The kernel loads the module that has it, if there is one; an error of
-    /// `ENOENT` says that there is none.
+    /// The number of a family, whose module the kernel loads. `ENOENT`: there is none.
     pub fn generic_family(&mut self, name: &str) -> io::Result<Result<u16, NetlinkError>> {
-        let question = GenericRequest {
-            family: CONTROL,
-            command: GET_FAMILY,
-            version: 1,
-            attributes: AttributeWriter::default().text(FAMILY_NAME, name),
-        };
+        let name = AttributeWriter::default().text(FAMILY_NAME, name);
+        let question = request(CONTROL, GET_FAMILY, 1, name);
         let id = self.ask(&question, |message| attributes(message.payload).ne16(FAMILY_ID))?;
         Ok(id.and_then(|id| {
             id.ok_or_else(|| NetlinkError::new(libc::EPROTO, "a family without a number"))
@@ -57,13 +36,12 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Protocol, messages};
+    use crate::{Protocol, Writable as _, messages};
 
     #[test]
     fn a_request_is_what_the_kernel_documents() {
         let attributes_of = AttributeWriter::default().text(FAMILY_NAME, "nat");
-        let request =
-            GenericRequest { family: 16, command: 3, version: 1, attributes: attributes_of };
+        let request = request(16, 3, 1, attributes_of);
         let mut bytes = Vec::new();
         crate::message::append(&mut bytes, request.kind(), 0, 1, |b| request.write(b));
         let head: &[u8] = &[28, 0, 0, 0, 16, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 3, 1, 0, 0];

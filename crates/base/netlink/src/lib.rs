@@ -22,7 +22,7 @@ pub mod verbs;
 pub mod xfrm;
 
 pub use attributes::{AttributeWriter, Attributes, ip, ne32_at, text};
-pub use connection::{Connection, Writable};
+pub use connection::{Connection, RawRequest, Writable};
 pub use error::NetlinkError;
 pub use message::{HEADER_LEN, Message, messages};
 pub use route::{Request, decode};

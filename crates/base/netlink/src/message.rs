@@ -26,7 +26,6 @@ pub struct Message<'a> {
     pub payload: &'a [u8],
 }
 
-/// Cuts a datagram into its messages.
 pub fn messages(datagram: &[u8]) -> impl Iterator<Item = io::Result<Message<'_>>> {
     let mut rest = datagram;
     std::iter::from_fn(move || {

@@ -1,11 +1,9 @@
-//! Netfilter over netlink: messages with a header of their own, and transactions, of which the kernel
-//! carries out everything or nothing.
+//! Netfilter over netlink: messages with a header of their own, and all-or-nothing transactions.
 
 use std::io;
 
-use crate::connection::Writable;
 use crate::message;
-use crate::{AttributeWriter, Attributes, Connection, Message, NetlinkError};
+use crate::{AttributeWriter, Attributes, Connection, Message, NetlinkError, RawRequest};
 
 /// The parts of netfilter: which one a message is about.
 pub const CONNTRACK: u16 = 1;
@@ -16,33 +14,11 @@ const BATCH_END: u16 = 0x11;
 const BATCH_GENERATION: u16 = 1;
 const HEADER_LEN: usize = 4;
 
-/// A question or a change.
-#[derive(Clone, Debug)]
-pub struct NetfilterRequest {
-    pub subsystem: u16,
-    pub kind: u16,
-    pub flags: u16,
-    /// `NFPROTO_*`: which of the families it is about.
-    pub family: u8,
-    pub attributes: AttributeWriter,
+/// A question or a change. `family`: which of the families it is about (`NFPROTO_*`).
+pub fn request(subsystem: u16, kind: u16, family: u8, attributes: AttributeWriter) -> RawRequest {
+    RawRequest::new(subsystem << 8 | kind, [family, 0, 0, 0], attributes)
 }
 
-impl Writable for NetfilterRequest {
-    fn kind(&self) -> u16 {
-        self.subsystem << 8 | self.kind
-    }
-
-    fn flags(&self) -> u16 {
-        self.flags
-    }
-
-    fn write(&self, bytes: &mut Vec<u8>) {
-        bytes.extend_from_slice(&[self.family, 0, 0, 0]);
-        bytes.extend_from_slice(self.attributes.as_bytes());
-    }
-}
-
-/// What the kernel tells of an object.
 #[derive(Clone, Copy, Debug)]
 pub struct Object<'a> {
     pub kind: u16,
@@ -60,7 +36,6 @@ pub fn read<'a>(message: Message<'a>, subsystem: u16) -> Option<Object<'a>> {
     })
 }
 
-/// Why a transaction was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// The position of the change that was refused; `None`: the transaction as such.
@@ -69,26 +44,9 @@ pub struct Refused {
 }
 
 /// The beginning or the end of a transaction, addressed to one part of netfilter.
-struct Bracket {
-    kind: u16,
-    subsystem: u16,
-    /// The generation that a transaction is made for.
-    generation: Option<u32>,
-}
-
-impl Writable for Bracket {
-    fn kind(&self) -> u16 {
-        self.kind
-    }
-
-    fn write(&self, bytes: &mut Vec<u8>) {
-        bytes.extend_from_slice(&[0, 0]);
-        bytes.extend_from_slice(&self.subsystem.to_be_bytes());
-        if let Some(generation) = self.generation {
-            let generation = AttributeWriter::default().be32(BATCH_GENERATION, generation);
-            bytes.extend_from_slice(generation.as_bytes());
-        }
-    }
+fn bracket(kind: u16, subsystem: u16, attributes: AttributeWriter) -> RawRequest {
+    let [high, low] = subsystem.to_be_bytes();
+    RawRequest::new(kind, [0, 0, high, low], attributes)
 }
 
 impl Connection {
@@ -97,17 +55,20 @@ impl Connection {
         &mut self,
         subsystem: u16,
         generation: Option<u32>,
-        changes: &[NetfilterRequest],
+        changes: &[RawRequest],
     ) -> io::Result<Result<(), Refused>> {
         let mut bytes = Vec::new();
-        self.append(&mut bytes, &Bracket { kind: BATCH_BEGIN, subsystem, generation }, 0);
+        let none = AttributeWriter::default();
+        let current = generation.map(|number| none.clone().be32(BATCH_GENERATION, number));
+        let begin = bracket(BATCH_BEGIN, subsystem, current.unwrap_or_default());
+        self.append(&mut bytes, &begin, 0);
         let first = self.last_sequence();
         let mut last = None;
         for change in changes {
             last = Some(self.append(&mut bytes, change, 0));
         }
         let Some(last) = last else { return Ok(Ok(())) };
-        self.append(&mut bytes, &Bracket { kind: BATCH_END, subsystem, generation: None }, 0);
+        self.append(&mut bytes, &bracket(BATCH_END, subsystem, none), 0);
         // Errors come unasked. This answer comes after them, whatever became of the transaction.
         message::ask_for_acknowledgement(&mut bytes, last);
         self.make_room(bytes.len(), changes.len())?;
@@ -141,13 +102,12 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::messages;
+    use crate::{Writable as _, messages};
 
     #[test]
     fn a_request_is_what_the_kernel_documents() {
         let attributes = AttributeWriter::default().text(1, "nat");
-        let request =
-            NetfilterRequest { subsystem: NFTABLES, kind: 4, flags: 4, family: 2, attributes };
+        let request = RawRequest { flags: 4, ..request(NFTABLES, 4, 2, attributes) };
         let mut bytes = Vec::new();
         message::append(&mut bytes, request.kind(), request.flags(), 1, |b| request.write(b));
         let head: &[u8] = &[28, 0, 0, 0, 4, 10, 5, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0];

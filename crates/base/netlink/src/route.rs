@@ -8,7 +8,6 @@ use netlink_packet_route::RouteNetlinkMessage;
 use crate::connection::Writable;
 use crate::{Connection, Message, NetlinkError};
 
-/// One change to the kernel.
 pub struct Request {
     pub message: RouteNetlinkMessage,
     pub flags: u16,
@@ -46,7 +45,6 @@ pub fn decode(message: Message<'_>) -> Option<RouteNetlinkMessage> {
 }
 
 impl Connection {
-    /// One object.
     pub fn get(
         &mut self,
         question: &RouteNetlinkMessage,

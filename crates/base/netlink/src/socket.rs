@@ -1,13 +1,14 @@
 //! One netlink socket: the system calls and nothing else.
 
 use std::io;
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use flannel_common::simulation::{self, NetlinkSocket};
 use rustix::io::Errno;
-use rustix::net::netlink::{self, SocketAddrNetlink};
+use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
@@ -16,17 +17,17 @@ const RECEIVE_BUFFER: usize = 64 * 1024;
 /// The kernel answers before `send` returns. An answer that has not come by then will never come.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Whom a socket talks to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
 pub enum Protocol {
     /// Links, addresses, routes, neighbours.
-    Route,
+    Route = libc::NETLINK_ROUTE,
     /// nftables, connection tracking.
-    Netfilter,
+    Netfilter = libc::NETLINK_NETFILTER,
     /// Families that are known by name: wireguard.
-    Generic,
+    Generic = libc::NETLINK_GENERIC,
     /// IPsec's policies and states.
-    Xfrm,
+    Xfrm = libc::NETLINK_XFRM,
 }
 
 pub struct Socket {
@@ -43,21 +44,19 @@ impl Socket {
     /// In the network namespace of the calling thread.
     pub fn open(protocol: Protocol) -> io::Result<Self> {
         if let Some(world) = simulation::world() {
-            let simulated = Some(world.open_netlink(protocol.number())?);
+            let simulated = Some(world.open_netlink(protocol as i32)?);
             let fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
             return Ok(Self { simulated, ..Self::unbounded(fd, ANSWER_TIMEOUT) });
         }
         let fd = bound(protocol, 0)?;
-        // Errors come with a sentence, and without the request that they are about. What an older
-        // kernel lacks of these is done without.
+        // Errors come with a sentence and without the request, where the kernel is new enough.
         for option in [libc::NETLINK_EXT_ACK, libc::NETLINK_CAP_ACK] {
             let _ = set(&fd, libc::SOL_NETLINK, option, 1);
         }
         Self::over(fd, ANSWER_TIMEOUT)
     }
 
-    /// One that only hears what is announced to these groups, given as a set of bits: nothing can be
-    /// missed between opening and joining.
+    /// One that hears these groups (a set of bits) from its beginning.
     pub fn listen(protocol: Protocol, groups: u32) -> io::Result<Self> {
         Self::over(bound(protocol, groups)?, ANSWER_TIMEOUT)
     }
@@ -98,22 +97,22 @@ impl Socket {
 
     /// How much the kernel may queue for us before it drops messages.
     pub fn set_receive_memory(&self, bytes: i32) -> io::Result<()> {
-        if self.simulated.is_some() {
-            return Ok(());
-        }
-        // The forced form goes past net.core.rmem_max but needs CAP_NET_ADMIN of the initial user
-        // namespace; without it the plain one does what it can.
-        set(&self.fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes)
-            .or_else(|_| set(&self.fd, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes))
+        self.set_memory(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, bytes)
     }
 
     /// How much one `send` may hold.
     pub fn set_send_memory(&self, bytes: i32) -> io::Result<()> {
+        self.set_memory(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, bytes)
+    }
+
+    /// The forced form goes past net.core.rmem_max but needs CAP_NET_ADMIN of the initial user namespace; without it the
+    /// plain one does what it can.
+    fn set_memory(&self, forced: i32, plain: i32, bytes: i32) -> io::Result<()> {
         if self.simulated.is_some() {
             return Ok(());
         }
-        set(&self.fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes)
-            .or_else(|_| set(&self.fd, libc::SOL_SOCKET, libc::SO_SNDBUF, bytes))
+        set(&self.fd, libc::SOL_SOCKET, forced, bytes)
+            .or_else(|_| set(&self.fd, libc::SOL_SOCKET, plain, bytes))
     }
 
     /// Hears what is announced to this group from now on.
@@ -167,24 +166,9 @@ impl AsFd for Socket {
     }
 }
 
-impl Protocol {
-    fn number(self) -> i32 {
-        match self {
-            Self::Route => libc::NETLINK_ROUTE,
-            Self::Netfilter => libc::NETLINK_NETFILTER,
-            Self::Generic => libc::NETLINK_GENERIC,
-            Self::Xfrm => libc::NETLINK_XFRM,
-        }
-    }
-}
-
 fn bound(protocol: Protocol, groups: u32) -> io::Result<OwnedFd> {
-    let protocol = match protocol {
-        Protocol::Route => None,
-        Protocol::Netfilter => Some(netlink::NETFILTER),
-        Protocol::Generic => Some(netlink::GENERIC),
-        Protocol::Xfrm => Some(netlink::XFRM),
-    };
+    // That of routes is 0, which is the default.
+    let protocol = NonZeroU32::new(protocol as u32).map(rustix::net::Protocol::from_raw);
     let fd = rustix::net::socket_with(
         AddressFamily::NETLINK,
         SocketType::RAW,

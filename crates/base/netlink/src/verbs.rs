@@ -1,5 +1,4 @@
-//! What is asked of the kernel about links, addresses, routes and neighbours. Pure: who asks for more than these
-//! verbs adds attributes to their messages.
+//! Requests about links, addresses, routes and neighbours. Pure: whoever asks for more adds attributes.
 
 use std::net::IpAddr;
 
@@ -52,7 +51,6 @@ pub fn kind_attribute(kind: InfoKind, data: Option<InfoData>) -> LinkAttribute {
     LinkAttribute::LinkInfo(infos)
 }
 
-/// One end of a pair of virtual Ethernet devices.
 pub fn veth_end(name: &str, mac: Mac, mtu: Option<u32>) -> LinkMessage {
     // Unasked, the kernel makes a queue for every processor, takes all but one into disuse, and waits until that is
     // known everywhere.

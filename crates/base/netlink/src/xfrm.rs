@@ -9,8 +9,7 @@ use std::net::IpAddr;
 use flannel_common::xfrm::{Direction, EspTunnel, Policy};
 use ipnet::IpNet;
 
-use crate::connection::Writable;
-use crate::{AttributeWriter, Attributes, Message, ne32_at};
+use crate::{AttributeWriter, Attributes, Message, RawRequest, ne32_at};
 
 /// The group that hears when a packet needs a tunnel that is not there.
 pub const ACQUIRE_GROUP: u32 = 1;
@@ -32,7 +31,6 @@ const TEMPLATES: u16 = 5;
 const MARK: u16 = 21;
 const INTERFACE_ID: u16 = 31;
 
-/// The protocol of encrypted packets.
 pub const ESP: u8 = 50;
 const MODE_TUNNEL: u8 = 1;
 
@@ -50,18 +48,8 @@ const POLICY_FIELDS: usize = SELECTOR_LEN + LIFETIME_LEN + CURRENT_LEN;
 /// A number for "without end".
 const FOREVER: u64 = u64::MAX;
 
-fn direction_number(direction: Direction) -> u8 {
-    match direction {
-        Direction::In => 0,
-        Direction::Out => 1,
-        Direction::Forward => 2,
-    }
-}
-
-fn read_direction(number: u8) -> Option<Direction> {
-    let all = [Direction::In, Direction::Out, Direction::Forward];
-    all.into_iter().find(|direction| direction_number(*direction) == number)
-}
+/// In the order of their numbers.
+const DIRECTIONS: [Direction; 3] = [Direction::In, Direction::Out, Direction::Forward];
 
 /// A policy as the kernel has it. Packets that it is for are let through, in a tunnel or not, or dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,33 +78,8 @@ pub struct State {
     pub protocol: u8,
 }
 
-/// A message to the kernel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct XfrmRequest {
-    kind: u16,
-    body: Vec<u8>,
-    attributes: AttributeWriter,
-}
-
-impl Writable for XfrmRequest {
-    fn kind(&self) -> u16 {
-        self.kind
-    }
-
-    fn write(&self, bytes: &mut Vec<u8>) {
-        bytes.extend_from_slice(&self.body);
-        bytes.extend_from_slice(self.attributes.as_bytes());
-    }
-}
-
-impl XfrmRequest {
-    fn new(kind: u16, body: Vec<u8>) -> Self {
-        Self { kind, body, attributes: AttributeWriter::default() }
-    }
-}
-
 /// Adds a policy, or puts it in the place of the one between the same networks.
-pub fn put_policy(policy: &Policy) -> XfrmRequest {
+pub fn put_policy(policy: &Policy) -> RawRequest {
     let Policy { direction, src, dst, tunnel } = policy;
     let mut body = selector(*src, *dst);
     // Limits of bytes and packets, none of which it has; then those of time, where 0 is none.
@@ -127,7 +90,7 @@ pub fn put_policy(policy: &Policy) -> XfrmRequest {
     // Priority and index are the kernel's own: 0.
     body.extend_from_slice(&[0; 8]);
     // The packets it is for are let through; no flags; shared by all.
-    body.extend_from_slice(&[direction_number(*direction), 0, 0, 0]);
+    body.extend_from_slice(&[*direction as u8, 0, 0, 0]);
     body.resize(POLICY_LEN, 0);
 
     let mut template = address(tunnel.dst).to_vec();
@@ -142,34 +105,32 @@ pub fn put_policy(policy: &Policy) -> XfrmRequest {
     template.extend_from_slice(&[0xff; 12]);
     debug_assert_eq!(template.len(), TEMPLATE_LEN);
     let attributes = AttributeWriter::default().bytes(TEMPLATES, &template);
-    XfrmRequest { attributes, ..XfrmRequest::new(UPDATE_POLICY, body) }
+    RawRequest::new(UPDATE_POLICY, body, attributes)
 }
 
-pub fn delete_policy(direction: Direction, src: IpNet, dst: IpNet) -> XfrmRequest {
+pub fn delete_policy(direction: Direction, src: IpNet, dst: IpNet) -> RawRequest {
     let mut body = selector(src, dst);
     body.extend_from_slice(&[0; 4]);
-    body.push(direction_number(direction));
+    body.push(direction as u8);
     body.resize(POLICY_ID_LEN, 0);
-    XfrmRequest::new(DELETE_POLICY, body)
+    RawRequest::new(DELETE_POLICY, body, AttributeWriter::default())
 }
 
-/// Asks for all policies.
-pub fn list_policies() -> XfrmRequest {
-    XfrmRequest::new(GET_POLICY, Vec::new())
+pub fn list_policies() -> RawRequest {
+    RawRequest::new(GET_POLICY, [], AttributeWriter::default())
 }
 
-/// Asks for all states.
-pub fn list_states() -> XfrmRequest {
-    XfrmRequest::new(GET_STATE, Vec::new())
+pub fn list_states() -> RawRequest {
+    RawRequest::new(GET_STATE, [], AttributeWriter::default())
 }
 
-pub fn delete_state(state: &State) -> XfrmRequest {
+pub fn delete_state(state: &State) -> RawRequest {
     let mut body = address(state.dst).to_vec();
     body.extend_from_slice(&state.spi.to_be_bytes());
     body.extend_from_slice(&family(state.dst).to_ne_bytes());
     body.extend_from_slice(&[state.protocol, 0]);
     let src = AttributeWriter::default().bytes(SOURCE_ADDRESS, &address(state.src));
-    XfrmRequest { attributes: src, ..XfrmRequest::new(DELETE_STATE, body) }
+    RawRequest::new(DELETE_STATE, body, src)
 }
 
 const SOURCE_ADDRESS: u16 = 13;
@@ -184,7 +145,7 @@ pub fn read_policy(message: Message<'_>) -> Option<ObservedPolicy> {
     let (src, dst, anything) = read_selector(body)?;
     let fields = &body[POLICY_FIELDS..];
     let [direction, action, ..] = fields[8..] else { return None };
-    let direction = read_direction(direction)?;
+    let direction = *DIRECTIONS.get(usize::from(direction))?;
     let attributes = Attributes(message.payload.get(POLICY_LEN..)?);
     let templates = attributes.get(TEMPLATES).unwrap_or_default();
     let tunnel = (templates.len() == TEMPLATE_LEN).then(|| read_template(templates)).flatten();
@@ -205,8 +166,8 @@ pub fn read_policy(message: Message<'_>) -> Option<ObservedPolicy> {
 }
 
 /// Asks what becomes of packets that no policy is for.
-pub fn get_defaults() -> XfrmRequest {
-    XfrmRequest::new(GET_DEFAULT, vec![0; DEFAULTS_LEN])
+pub fn get_defaults() -> RawRequest {
+    RawRequest::new(GET_DEFAULT, [0; DEFAULTS_LEN], AttributeWriter::default())
 }
 
 /// Directions in which a packet that no policy is for is dropped.
@@ -281,14 +242,12 @@ fn family(address: IpAddr) -> u16 {
 }
 
 fn address(address: IpAddr) -> [u8; 16] {
+    let mut bytes = [0; 16];
     match address {
-        IpAddr::V4(v4) => {
-            let mut bytes = [0; 16];
-            bytes[..4].copy_from_slice(&v4.octets());
-            bytes
-        }
-        IpAddr::V6(v6) => v6.octets(),
+        IpAddr::V4(v4) => bytes[..4].copy_from_slice(&v4.octets()),
+        IpAddr::V6(v6) => bytes = v6.octets(),
     }
+    bytes
 }
 
 fn read_address(bytes: &[u8], family: u16) -> Option<IpAddr> {
@@ -304,7 +263,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::messages;
+    use crate::{Writable as _, messages};
 
     fn policy(direction: Direction) -> Policy {
         Policy {
@@ -319,7 +278,7 @@ mod tests {
         }
     }
 
-    fn bytes(request: &XfrmRequest) -> Vec<u8> {
+    fn bytes(request: &RawRequest) -> Vec<u8> {
         let mut bytes = Vec::new();
         crate::message::append(&mut bytes, request.kind(), 0, 1, |b| request.write(b));
         bytes
@@ -331,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_policy_is_read_as_it_is_written() {
-        for direction in [Direction::In, Direction::Out, Direction::Forward] {
+        for direction in DIRECTIONS {
             let wanted = policy(direction);
             let written = bytes(&put_policy(&wanted));
             assert_eq!(written.len(), 16 + POLICY_LEN + 4 + TEMPLATE_LEN);
@@ -373,9 +332,9 @@ mod tests {
     fn what_deletes_names_the_same_networks() {
         let Policy { direction, src, dst, .. } = policy(Direction::Forward);
         let deletion = delete_policy(direction, src, dst);
-        assert_eq!(deletion.body.len(), POLICY_ID_LEN);
-        assert_eq!(deletion.body[..SELECTOR_LEN], selector(src, dst)[..]);
-        assert_eq!(deletion.body[60], 2);
+        assert_eq!(deletion.fixed.len(), POLICY_ID_LEN);
+        assert_eq!(deletion.fixed[..SELECTOR_LEN], selector(src, dst)[..]);
+        assert_eq!(deletion.fixed[60], 2);
         let state = State {
             src: [192, 168, 100, 1].into(),
             dst: [192, 168, 100, 2].into(),
@@ -384,9 +343,9 @@ mod tests {
             protocol: ESP,
         };
         let deletion = delete_state(&state);
-        assert_eq!(deletion.body.len(), 24);
-        assert_eq!(deletion.body[16..20], [0xc2, 0xca, 0xa4, 0x09]);
-        assert_eq!(deletion.body[22], ESP);
+        assert_eq!(deletion.fixed.len(), 24);
+        assert_eq!(deletion.fixed[16..20], [0xc2, 0xca, 0xa4, 0x09]);
+        assert_eq!(deletion.fixed[22], ESP);
     }
 
     proptest! {

@@ -1,10 +1,11 @@
 //! nftables over netlink: changes go to the kernel as one transaction, all or nothing, in a tenth of the time that
 //! starting `nft` takes.
 //!
-//! A [`Batch`] collects changes of tables, chains, rules, sets, maps, counters and flowtables; [`Nft::commit`] carries
-//! out all of it or nothing, [`Nft::commit_at`] only if nobody has changed anything since a generation was read. Reading
-//! gives the same values back ([`Rule`], [`Chain`], [`Set`], …), so what is wanted and what is there are compared by
-//! `==`; [`TableLayout`] does so for chains with fixed rules. [`Monitor`] tells of every change that anybody makes.
+//! A [`Batch`] collects changes of tables, chains and rules; [`Nft::commit`] carries out all of it or nothing,
+//! [`Nft::commit_at`] only if nobody has changed anything since a generation was read. Reading gives the same values back
+//! ([`Rule`], [`Chain`]), so what is wanted and what is there are compared by `==`; [`TableLayout`] does so for chains with
+//! fixed rules. Sets and maps are read, with the rest of a ruleset, and never written. [`Monitor`] tells of every change
+//! that anybody makes.
 //!
 //! `iptables` of today (the nft variant) keeps its rules in nftables, too: they are read and removed here. What its programs
 //! write is read by [`read_saved`].
@@ -12,12 +13,10 @@
 mod batch;
 mod chain;
 mod expression;
-mod flowtable;
 mod iptables_save;
 mod monitor;
 mod rule;
 mod ruleset;
-mod set;
 mod table;
 mod table_layout;
 #[doc(hidden)]
@@ -29,8 +28,10 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use flannel_netlink::nfnetlink::{self, NFTABLES, NetfilterRequest, Refused};
-use flannel_netlink::{AttributeWriter, Attributes, Connection, NetlinkError, Protocol};
+use flannel_netlink::nfnetlink::{self, NFTABLES, Refused};
+use flannel_netlink::{
+    AttributeWriter, Attributes, Connection, NetlinkError, Protocol, RawRequest,
+};
 
 pub use flannel_netlink::text;
 
@@ -40,13 +41,11 @@ pub use expression::{
     Comparison, ConnectionKey, Direction, Expression, Expressions, Field, Header, MetaKey, Verdict,
     loaded_network,
 };
-pub use flowtable::Flowtable;
 pub use iptables_save::{SavedLine, SavedRule, read_saved, split_words};
 pub use monitor::{Change, Event, EventObject, Heard, Monitor, RuleEvent};
 pub use rule::Rule;
-pub use ruleset::{KeyPart, KeyRange, SetContents, TableContents};
-pub use set::{Element, ElementData, KeyType, Set, SetData};
-pub use table::{Counter, Table, TableOwnership};
+pub use ruleset::{ElementData, KeyPart, KeyRange, SetContents, TableContents};
+pub use table::Table;
 pub use table_layout::{Flaw, TableLayout};
 pub use userdata::{fitted_comment, fitted_owner};
 
@@ -110,11 +109,6 @@ impl NftError {
         self.errno() == Some(libc::EBUSY)
     }
 
-    /// Whether the kernel does not know what it was asked for, such as a table that outlives its owner.
-    pub fn is_unsupported(&self) -> bool {
-        matches!(self.errno(), Some(libc::EOPNOTSUPP | libc::EAFNOSUPPORT))
-    }
-
     fn errno(&self) -> Option<i32> {
         match self {
             Self::Refused { error, .. } => Some(error.errno),
@@ -165,7 +159,7 @@ impl Nft {
     /// A question that has one answer. `None`: what was asked for is not there.
     fn get<T>(
         &mut self,
-        question: &NetfilterRequest,
+        question: &RawRequest,
         read: impl FnOnce(Attributes<'_>) -> T,
     ) -> Result<Option<T>, NftError> {
         let answer = self.connection.ask(question, |message| {
@@ -180,7 +174,7 @@ impl Nft {
     /// All objects of a kind in a table, as far as `read` wants them. Nothing, if the table is not there.
     fn get_all<T>(
         &mut self,
-        question: &NetfilterRequest,
+        question: &RawRequest,
         table: &str,
         mut read: impl FnMut(Attributes<'_>) -> Option<T>,
     ) -> Result<Vec<T>, NftError> {
@@ -213,8 +207,8 @@ fn absent<T>(error: NetlinkError, nothing: T) -> Result<T, NftError> {
     }
 }
 
-fn request(kind: u16, family: TableFamily, attributes: AttributeWriter) -> NetfilterRequest {
-    NetfilterRequest { subsystem: NFTABLES, kind, flags: 0, family: family as u8, attributes }
+fn request(kind: u16, family: TableFamily, attributes: AttributeWriter) -> RawRequest {
+    nfnetlink::request(NFTABLES, kind, family as u8, attributes)
 }
 
 fn of_table(table: &str) -> AttributeWriter {

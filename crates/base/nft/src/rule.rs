@@ -17,7 +17,6 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// The chain that it leads to.
     pub fn target(&self) -> Option<&str> {
         self.expressions.target()
     }
@@ -56,7 +55,8 @@ impl Nft {
         chain: &str,
     ) -> Result<Vec<Rule>, NftError> {
         let question = of_table(table).text(wire::RULE_CHAIN, chain);
-        let mut rules = self.list(family, table, question)?;
+        let question = request(wire::GET_RULE, family, question);
+        let mut rules = self.get_all(&question, table, Rule::read)?;
         // Kernels before 4.14 do not filter.
         rules.retain(|rule| rule.chain == chain);
         Ok(rules)
@@ -64,15 +64,6 @@ impl Nft {
 
     /// The rules of all chains of a table, in order. Empty if there is no such table.
     pub fn all_rules(&mut self, family: TableFamily, table: &str) -> Result<Vec<Rule>, NftError> {
-        self.list(family, table, of_table(table))
-    }
-
-    fn list(
-        &mut self,
-        family: TableFamily,
-        table: &str,
-        question: flannel_netlink::AttributeWriter,
-    ) -> Result<Vec<Rule>, NftError> {
-        self.get_all(&request(wire::GET_RULE, family, question), table, Rule::read)
+        self.get_all(&request(wire::GET_RULE, family, of_table(table)), table, Rule::read)
     }
 }

@@ -3,8 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use flannel_netlink::generic::GenericRequest;
-use flannel_netlink::{AttributeWriter, Attributes};
+use flannel_netlink::{AttributeWriter, Attributes, RawRequest, generic};
 use ipnet::IpNet;
 
 use flannel_common::{PresharedKey, PrivateKey, PublicKey};
@@ -64,19 +63,15 @@ pub(crate) struct ObservedPeer {
     pub(crate) allowed: Vec<IpNet>,
 }
 
-fn request(family: u16, command: u8, attributes: AttributeWriter) -> GenericRequest {
-    GenericRequest { family, command, version: VERSION, attributes }
+fn request(family: u16, command: u8, attributes: AttributeWriter) -> RawRequest {
+    generic::request(family, command, VERSION, attributes)
 }
 
-pub(super) fn get(family: u16, index: u32) -> GenericRequest {
+pub(super) fn get(family: u16, index: u32) -> RawRequest {
     request(family, GET_DEVICE, AttributeWriter::default().ne32(device::INDEX, index))
 }
 
-pub(super) fn set_identity(
-    family: u16,
-    index: u32,
-    identity: &WireguardIdentity,
-) -> GenericRequest {
+pub(super) fn set_identity(family: u16, index: u32, identity: &WireguardIdentity) -> RawRequest {
     let attributes = AttributeWriter::default()
         .ne32(device::INDEX, index)
         .bytes(device::PRIVATE_KEY, identity.private_key.bytes())
@@ -85,7 +80,7 @@ pub(super) fn set_identity(
     request(family, SET_DEVICE, attributes)
 }
 
-pub(super) fn put_peer(family: u16, index: u32, wanted: &WireguardPeer) -> GenericRequest {
+pub(super) fn put_peer(family: u16, index: u32, wanted: &WireguardPeer) -> RawRequest {
     let mut all = AttributeWriter::default();
     for net in &wanted.allowed {
         let family = if net.addr().is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
@@ -107,13 +102,13 @@ pub(super) fn put_peer(family: u16, index: u32, wanted: &WireguardPeer) -> Gener
     one_peer(family, index, &attributes)
 }
 
-pub(super) fn remove_peer(family: u16, index: u32, key: PublicKey) -> GenericRequest {
+pub(super) fn remove_peer(family: u16, index: u32, key: PublicKey) -> RawRequest {
     let attributes =
         AttributeWriter::default().bytes(peer::PUBLIC_KEY, &key.0).ne32(peer::FLAGS, peer::REMOVE);
     one_peer(family, index, &attributes)
 }
 
-fn one_peer(family: u16, index: u32, attributes: &AttributeWriter) -> GenericRequest {
+fn one_peer(family: u16, index: u32, attributes: &AttributeWriter) -> RawRequest {
     let peers = AttributeWriter::default().nest(0, attributes);
     let attributes = AttributeWriter::default().ne32(device::INDEX, index);
     request(family, SET_DEVICE, attributes.nest(device::PEERS, &peers))
@@ -220,7 +215,7 @@ mod tests {
     }
 
     /// What is asked for has the form in which the kernel tells of it.
-    fn observed(request: &GenericRequest) -> ObservedDevice {
+    fn observed(request: &RawRequest) -> ObservedDevice {
         let mut device = ObservedDevice::default();
         device.add(request.attributes.read());
         device

@@ -7,8 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use flannel_netlink::generic::{self, GenericRequest};
-use flannel_netlink::{Connection, NetlinkError, Protocol};
+use flannel_netlink::{Connection, NetlinkError, Protocol, RawRequest, generic};
 use ipnet::IpNet;
 
 use flannel_common::PublicKey;
@@ -88,7 +87,7 @@ impl Wireguard {
         failed: impl FnMut(usize, NetlinkError),
     ) -> io::Result<()> {
         let family = self.family;
-        let request = |change| -> GenericRequest {
+        let request = |change| -> RawRequest {
             match change {
                 Change::Identity(index, identity) => {
                     messages::set_identity(family, index, identity)

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use flannel_common::Mac;
 use flannel_netlink::verbs::{kind_attribute, mac_attribute, named_link, veth_end};
-use flannel_netlink::{AttributeWriter, Attributes, Request, text};
+use flannel_netlink::{AttributeWriter, Attributes, RawRequest, Request, text};
 use libc::{
     IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_EXT_MASK, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INFO_KIND,
     IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_OPERSTATE, IFLA_PROMISCUITY, RTM_GETLINK,
@@ -14,9 +14,9 @@ use netlink_packet_route::link::{
     InfoBridgePort, InfoKind, InfoPortData, InfoPortKind, LinkAttribute, LinkFlags, LinkInfo,
 };
 
-use super::query::{Raw, number};
+use super::query::number;
 use super::{Change, Kernel, KernelError};
-use crate::protocol::Error;
+use crate::protocol::{Error, internal};
 
 const LINK_HEADER: usize = 16;
 const IFLA_INET_CONF: u16 = 1;
@@ -29,8 +29,7 @@ const IPV6_ACCEPT_RA: usize = 3;
 const IPV6_DISABLED: usize = 26;
 const OPERATIONAL: u8 = 6;
 
-/// A link as it was found.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Link {
     pub(crate) index: u32,
     pub(crate) mac: Option<Mac>,
@@ -74,15 +73,14 @@ pub(crate) struct Veth<'a> {
 }
 
 impl Kernel {
-    /// `None`: there is no such link.
     pub(crate) fn link(&mut self, name: &str) -> Result<Option<Link>, KernelError> {
         let wanted = AttributeWriter::default().text(IFLA_IFNAME, name);
-        self.look_up(&[0; LINK_HEADER], wanted, name)
+        self.look_up([0; LINK_HEADER], wanted, name)
     }
 
     /// One that was there a moment ago.
     pub(crate) fn link_made(&mut self, name: &str) -> Result<Link, Error> {
-        self.link(name)?.ok_or_else(|| Error::internal(format_args!("{name} vanished")))
+        self.link(name)?.ok_or_else(|| internal!("{name} vanished"))
     }
 
     /// Only its number, which takes one system call.
@@ -93,7 +91,7 @@ impl Kernel {
     pub(crate) fn link_by_index(&mut self, index: u32) -> Result<Option<Link>, KernelError> {
         let mut header = [0; LINK_HEADER];
         header[4..8].copy_from_slice(&index.to_ne_bytes());
-        self.look_up(&header, AttributeWriter::default(), &format!("link {index}"))
+        self.look_up(header, AttributeWriter::default(), &format!("link {index}"))
     }
 
     pub(crate) fn links_of_kind(&mut self, kind: &str) -> Result<Vec<Link>, KernelError> {
@@ -103,13 +101,13 @@ impl Kernel {
 
     fn look_up(
         &mut self,
-        header: &[u8],
+        header: [u8; LINK_HEADER],
         wanted: AttributeWriter,
         name: &str,
     ) -> Result<Option<Link>, KernelError> {
         let wanted = wanted.bytes(IFLA_EXT_MASK, &libc::RTEXT_FILTER_SKIP_STATS.to_ne_bytes());
-        let question = Raw::new(RTM_GETLINK, header, wanted.as_bytes());
-        match self.ask(&question, Link::of)? {
+        let question = RawRequest::new(RTM_GETLINK, header, wanted);
+        match self.connection.ask(&question, |message| Link::of(message.payload))? {
             Ok(Some(link)) => Ok(Some(link)),
             Ok(None) => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
@@ -146,17 +144,9 @@ impl Link {
         let flags = number(&header[8..12])?;
         let mut link = Self {
             index: number(&header[4..8])?,
-            mac: None,
             up: flags & libc::IFF_UP as u32 != 0,
             promiscuous: flags & libc::IFF_PROMISC as u32 != 0,
-            mtu: 0,
-            operational: false,
-            kind: String::new(),
-            master: None,
-            peer: None,
-            name: String::new(),
-            alias: String::new(),
-            settings: Settings::default(),
+            ..Self::default()
         };
         for (kind, value) in Attributes(attributes).iter() {
             match kind {
@@ -172,8 +162,7 @@ impl Link {
                     link.promiscuous |= number(value).is_some_and(|count| count > 0)
                 }
                 IFLA_LINKINFO => {
-                    let kind = Attributes(value).text(IFLA_INFO_KIND);
-                    link.kind = kind.unwrap_or_default().to_owned();
+                    link.kind = Attributes(value).text(IFLA_INFO_KIND).unwrap_or_default().into();
                 }
                 _ => {}
             }
@@ -183,8 +172,7 @@ impl Link {
 }
 
 impl Change {
-    /// A bridge that has its own address rather than that of whichever port comes first. Another ADD
-    /// may make it at the same moment.
+    /// A bridge with a MAC address of its own. Another ADD may make it at the same moment.
     pub(crate) fn make_bridge(name: &str, mac: Mac, mtu: Option<u32>) -> Self {
         let attributes = [mac_attribute(mac), kind_attribute(InfoKind::Bridge, None)];
         let attributes = attributes.into_iter().chain(mtu.map(LinkAttribute::Mtu));
@@ -217,18 +205,20 @@ impl Change {
     }
 
     pub(crate) fn set_up(name: &str) -> Self {
-        let request = Request::set_link_flags(named_link(name, []), LinkFlags::Up, true);
-        Self::new(format!("set {name} up"), request)
+        Self::set_flag(name, "up", LinkFlags::Up, true)
     }
 
     pub(crate) fn set_down(name: &str) -> Self {
-        let request = Request::set_link_flags(named_link(name, []), LinkFlags::Up, false);
-        Self::new(format!("set {name} down"), request)
+        Self::set_flag(name, "down", LinkFlags::Up, false)
     }
 
     pub(crate) fn set_promiscuous(name: &str) -> Self {
-        let request = Request::set_link_flags(named_link(name, []), LinkFlags::Promisc, true);
-        Self::new(format!("set {name} promiscuous"), request)
+        Self::set_flag(name, "promiscuous", LinkFlags::Promisc, true)
+    }
+
+    fn set_flag(name: &str, word: &str, flag: LinkFlags, on: bool) -> Self {
+        let request = Request::set_link_flags(named_link(name, []), flag, on);
+        Self::new(format!("set {name} {word}"), request)
     }
 
     pub(crate) fn set_mac(name: &str, mac: Mac) -> Self {

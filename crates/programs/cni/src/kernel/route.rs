@@ -2,14 +2,14 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use flannel_netlink::{AttributeWriter, Attributes, Request, ip, verbs};
+use flannel_netlink::{AttributeWriter, Attributes, RawRequest, Request, ip, verbs};
 use ipnet::IpNet;
 use libc::{RTA_DST, RTA_GATEWAY, RTA_OIF, RTM_DELROUTE, RTM_GETROUTE};
 use netlink_packet_route::route::{
     RouteAttribute, RouteHeader, RouteMetric, RouteProtocol, RouteScope,
 };
 
-use super::query::{Raw, number};
+use super::query::number;
 use super::{Change, Kernel, KernelError};
 use crate::protocol::Route;
 
@@ -31,8 +31,7 @@ impl Kernel {
         self.ask_all(RTM_GETROUTE, &header, |payload| entry(payload, ipv4))
     }
 
-    /// Removes the routes through a link that routers have announced. Those that end by themselves
-    /// meanwhile are as good.
+    /// Removes the routes through a link that routers announced. One may have ended by itself.
     pub(crate) fn forget_announced_routes(&mut self, link: u32) -> Result<(), KernelError> {
         let mut header = [0; ROUTE_HEADER];
         header[0] = libc::AF_INET6 as u8;
@@ -43,7 +42,8 @@ impl Kernel {
         })?;
         for route in announced {
             let what = || "forget a route that a router has announced".to_owned();
-            let _ = self.change(Raw::new(RTM_DELROUTE, &route, &[]), what);
+            let request = RawRequest::new(RTM_DELROUTE, route, AttributeWriter::default());
+            let _ = self.change(request, what);
         }
         Ok(())
     }
@@ -54,17 +54,16 @@ impl Kernel {
         header[0] = libc::AF_INET as u8;
         header[1] = 32;
         let wanted = AttributeWriter::default().bytes(RTA_DST, &ip.octets());
-        let question = Raw::new(RTM_GETROUTE, &header, wanted.as_bytes());
-        let answer = self.ask(&question, |payload| {
-            Attributes(payload.get(ROUTE_HEADER..)?).get(RTA_OIF).and_then(number)
+        let question = RawRequest::new(RTM_GETROUTE, header, wanted);
+        let answer = self.connection.ask(&question, |message| {
+            Attributes(message.payload.get(ROUTE_HEADER..)?).get(RTA_OIF).and_then(number)
         })?;
         Ok(answer.ok().flatten())
     }
 }
 
 impl Change {
-    /// Several of the same destination may stand side by side, as the result of an IPAM plugin may
-    /// have it.
+    /// Adds it beside others of the same destination, which an IPAM plugin may ask for.
     pub(crate) fn add_route(link: u32, name: &str, route: &Route, gateway: Option<IpAddr>) -> Self {
         let mut message = verbs::route(route.dst, RouteProtocol::Boot, Some(link), gateway);
         let table = route.table.map_or(u32::from(RouteHeader::RT_TABLE_MAIN), |table| table as u32);

@@ -6,12 +6,12 @@ use std::io;
 
 use flannel_common::Mac;
 use flannel_netlink::verbs::{kind_attribute, mac_attribute, named_link};
-use flannel_netlink::{AttributeWriter, Attributes, Request};
+use flannel_netlink::{AttributeWriter, Attributes, RawRequest, Request};
 use libc::{RTM_DELQDISC, RTM_GETQDISC, RTM_NEWQDISC, RTM_NEWTFILTER, TCA_KIND, TCA_OPTIONS};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags};
 
-use super::query::{Raw, number};
+use super::query::number;
 use super::{Change, Kernel, KernelError};
 
 const HEADER: usize = 20;
@@ -61,7 +61,6 @@ pub(crate) struct Ifb {
 }
 
 impl Bucket {
-    /// The kernel's ticks in a microsecond.
     pub(crate) fn ticks_per_microsecond() -> io::Result<f64> {
         const PATH: &str = "/proc/net/psched";
         let text = fs::read_to_string(PATH)?;
@@ -97,7 +96,7 @@ impl Kernel {
         let attributes = AttributeWriter::default().text(TCA_KIND, TBF).nest(TCA_OPTIONS, &options);
         let header = header(link, BUCKET, AT_ROOT, 0);
         let flags = NLM_F_CREATE | NLM_F_REPLACE;
-        let change = Raw { flags, ..Raw::new(RTM_NEWQDISC, &header, attributes.as_bytes()) };
+        let change = RawRequest { flags, ..RawRequest::new(RTM_NEWQDISC, header, attributes) };
         self.change(change, || format!("limit {name} to {} bytes a second", bucket.rate))
     }
 
@@ -116,10 +115,7 @@ impl Kernel {
             let parameters = options.get(TCA_TBF_PARMS)?;
             let at = |at: usize| number(parameters.get(at..)?);
             let long = options.get(TCA_TBF_RATE64).and_then(|bytes| bytes.try_into().ok());
-            let rate = match long.map(u64::from_ne_bytes) {
-                Some(rate) => rate,
-                None => u64::from(at(8)?),
-            };
+            let rate = long.map(u64::from_ne_bytes).or_else(|| at(8).map(u64::from))?;
             Some(Bucket { rate, limit: at(24)?, buffer: at(28)? })
         })?;
         Ok(found.into_iter().next())
@@ -136,10 +132,7 @@ impl Kernel {
         let mut link = named_link(&ifb.name, attributes);
         link.header.flags = LinkFlags::Up;
         link.header.change_mask = LinkFlags::Up;
-        let mut end = ifb.alias.len().min(LONGEST_ALIAS);
-        while !ifb.alias.is_char_boundary(end) {
-            end -= 1;
-        }
+        let end = ifb.alias.floor_char_boundary(LONGEST_ALIAS);
         let alias = LinkAttribute::IfAlias(ifb.alias[..end].to_owned());
         self.apply(vec![
             Change::new(
@@ -165,9 +158,9 @@ impl Kernel {
         let ingress = AttributeWriter::default().text(TCA_KIND, "ingress");
         let place = header(link, INGRESS, AT_INGRESS, 0);
         // Usually there is none.
-        let _ = self.change(Raw::new(RTM_DELQDISC, &place, ingress.as_bytes()), what);
+        let _ = self.change(RawRequest::new(RTM_DELQDISC, place, ingress.clone()), what);
         let flags = NLM_F_CREATE | NLM_F_EXCL;
-        let change = Raw { flags, ..Raw::new(RTM_NEWQDISC, &place, ingress.as_bytes()) };
+        let change = RawRequest { flags, ..RawRequest::new(RTM_NEWQDISC, place, ingress) };
         self.change(change, what)?;
 
         let filter = AttributeWriter::default()
@@ -175,7 +168,7 @@ impl Kernel {
             .nest(TCA_OPTIONS, &redirection(through));
         let info = PRIORITY << 16 | u32::from(EVERY_PROTOCOL.to_be());
         let place = header(link, 0, INGRESS, info);
-        self.change(Raw { flags, ..Raw::new(RTM_NEWTFILTER, &place, filter.as_bytes()) }, what)
+        self.change(RawRequest { flags, ..RawRequest::new(RTM_NEWTFILTER, place, filter) }, what)
     }
 }
 

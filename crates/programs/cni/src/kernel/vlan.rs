@@ -1,12 +1,11 @@
 //! VLANs of bridges and their ports.
 
-use flannel_netlink::AttributeWriter;
+use flannel_netlink::{AttributeWriter, RawRequest};
 use libc::{
     IFLA_AF_SPEC, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINKINFO, RTM_DELLINK, RTM_NEWLINK,
     RTM_SETLINK,
 };
 
-use super::query::Raw;
 use super::{Kernel, KernelError};
 
 const IFLA_BR_VLAN_FILTERING: u16 = 7;
@@ -21,7 +20,6 @@ const RANGE_END: u16 = 16;
 const FIRST: u16 = 1;
 const LAST: u16 = 4094;
 
-/// The VLANs of a port of a bridge.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PortVlans {
     /// Of frames without a tag.
@@ -32,14 +30,13 @@ pub(crate) struct PortVlans {
 }
 
 impl Kernel {
-    /// Makes a bridge tell VLANs apart.
     pub(crate) fn filter_vlans(&mut self, bridge: u32, name: &str) -> Result<(), KernelError> {
         let data = AttributeWriter::default().bytes(IFLA_BR_VLAN_FILTERING, &[1]);
         let info =
             AttributeWriter::default().text(IFLA_INFO_KIND, "bridge").nest(IFLA_INFO_DATA, &data);
         let attributes = AttributeWriter::default().nest(IFLA_LINKINFO, &info);
         let what = || format!("make the bridge {name} tell VLANs apart");
-        self.set_vlans(RTM_NEWLINK, libc::AF_UNSPEC, bridge, &attributes, what)
+        self.set_vlans(RTM_NEWLINK, libc::AF_UNSPEC, bridge, attributes, what)
     }
 
     pub(crate) fn set_port_vlans(
@@ -53,7 +50,7 @@ impl Kernel {
             let all = spec().bytes(IFLA_BRIDGE_VLAN_INFO, &vlan(RANGE_BEGIN, FIRST));
             let all = all.bytes(IFLA_BRIDGE_VLAN_INFO, &vlan(RANGE_END, LAST));
             let attributes = AttributeWriter::default().nest(IFLA_AF_SPEC, &all);
-            self.set_vlans(RTM_DELLINK, libc::AF_BRIDGE, port, &attributes, what)?;
+            self.set_vlans(RTM_DELLINK, libc::AF_BRIDGE, port, attributes, what)?;
         }
         let untagged =
             vlans.untagged.map(|id| vlan(FRAMES_WITHOUT_TAG_ARE_OF_IT | LEAVE_WITHOUT_TAG, id));
@@ -63,7 +60,7 @@ impl Kernel {
             .chain(untagged)
             .fold(spec(), |spec, vlan| spec.bytes(IFLA_BRIDGE_VLAN_INFO, &vlan));
         let attributes = AttributeWriter::default().nest(IFLA_AF_SPEC, &spec);
-        self.set_vlans(RTM_SETLINK, libc::AF_BRIDGE, port, &attributes, what)
+        self.set_vlans(RTM_SETLINK, libc::AF_BRIDGE, port, attributes, what)
     }
 
     fn set_vlans(
@@ -71,13 +68,13 @@ impl Kernel {
         kind: u16,
         family: i32,
         index: u32,
-        attributes: &AttributeWriter,
+        attributes: AttributeWriter,
         what: impl Fn() -> String,
     ) -> Result<(), KernelError> {
         let mut header = [0; 16];
         header[0] = family as u8;
         header[4..8].copy_from_slice(&index.to_ne_bytes());
-        self.change(Raw::new(kind, &header, attributes.as_bytes()), what)
+        self.change(RawRequest::new(kind, header, attributes), what)
     }
 }
 

@@ -3,8 +3,10 @@
 use std::io;
 use std::os::fd::AsFd as _;
 
-use flannel_netlink::nfnetlink::{self, CONNTRACK, NetfilterRequest};
-use flannel_netlink::{AttributeWriter, Attributes, Connection, NetlinkError, Protocol};
+use flannel_netlink::nfnetlink::{self, CONNTRACK};
+use flannel_netlink::{
+    AttributeWriter, Attributes, Connection, NetlinkError, Protocol, RawRequest,
+};
 use flannel_nft::TableFamily;
 
 use crate::deferred_kernel_work;
@@ -35,7 +37,6 @@ pub(crate) struct UdpFlows {
 impl UdpFlows {
     /// How many ports somebody else is asked to look for.
     const MOST_PORTS: usize = 64;
-    /// Bytes that they take.
     pub(crate) const LONGEST: usize = 1 + 2 * Self::MOST_PORTS;
     const IPV4: u8 = 1;
     const IPV6: u8 = 2;
@@ -118,8 +119,7 @@ fn flows(
     listed.map_err(|error| io::Error::from_raw_os_error(error.errno))
 }
 
-/// Lets the kernel pick the flows of UDP, and those to the port if there is but one: what it does not
-/// send need not be read.
+/// Lets the kernel pick flows of UDP, to the port if there is but one: the rest need not be read.
 fn filter(ports: &[u16]) -> AttributeWriter {
     let mut protocol = AttributeWriter::default().bytes(PROTOCOL_NUMBER, &[UDP]);
     let mut wanted = FILTER_PROTOCOL;
@@ -143,6 +143,6 @@ fn flow_to(flow: Attributes<'_>, ports: &[u16]) -> Option<AttributeWriter> {
         .then(|| AttributeWriter::default().nest_read(TUPLE_ORIGINAL, tuple))
 }
 
-fn request(kind: u16, family: TableFamily, attributes: AttributeWriter) -> NetfilterRequest {
-    NetfilterRequest { subsystem: CONNTRACK, kind, flags: 0, family: family as u8, attributes }
+fn request(kind: u16, family: TableFamily, attributes: AttributeWriter) -> RawRequest {
+    nfnetlink::request(CONNTRACK, kind, family as u8, attributes)
 }

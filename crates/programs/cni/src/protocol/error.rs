@@ -12,7 +12,6 @@ use super::go_json::indented;
 #[repr(u32)]
 pub enum Code {
     IncompatibleVersion = 1,
-    UnsupportedField = 2,
     UnknownContainer = 3,
     InvalidEnvironment = 4,
     Io = 5,
@@ -26,7 +25,8 @@ pub enum Code {
     Internal = 999,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
+#[error("{msg}{}{details}", if .details.is_empty() { "" } else { "; " })]
 pub struct Error {
     pub code: u32,
     pub msg: String,
@@ -41,6 +41,15 @@ impl Error {
 
     pub fn internal(msg: impl fmt::Display) -> Self {
         Self::new(Code::Internal, msg.to_string())
+    }
+
+    /// What the configuration says cannot be.
+    pub fn config(msg: impl Into<String>) -> Self {
+        Self::new(Code::InvalidConfig, msg)
+    }
+
+    pub fn not_chained() -> Self {
+        Self::config("must be called as chained plugin")
     }
 
     #[must_use]
@@ -64,7 +73,7 @@ impl Error {
 
     /// Whether it is the configuration that is wrong, which was seen before anything was done.
     pub fn is_refusal(&self) -> bool {
-        [Code::UnsupportedField, Code::InvalidConfig].iter().any(|code| *code as u32 == self.code)
+        self.code == Code::InvalidConfig as u32
     }
 
     pub fn to_json(&self) -> String {
@@ -72,23 +81,17 @@ impl Error {
     }
 }
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.msg)?;
-        if !self.details.is_empty() {
-            write!(f, "; {}", self.details)?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for Error {}
-
 impl From<FieldError> for Error {
     fn from(error: FieldError) -> Self {
-        Self::new(Code::InvalidConfig, error.to_string())
+        Self::config(error.to_string())
     }
 }
+
+/// [`Error::internal`] of a formatted message.
+macro_rules! internal {
+    ($($message:tt)*) => { $crate::protocol::Error::internal(format_args!($($message)*)) };
+}
+pub(crate) use internal;
 
 /// `result.or_cni("could not …")`: any error of ours becomes the runtime's.
 pub trait ErrorContext<T> {

@@ -11,6 +11,7 @@ mod serve;
 mod version;
 
 pub use call::{Attachment, Call, Command, Conf, Environment};
+pub(crate) use error::internal;
 pub use error::{Code, Error, ErrorContext};
 pub use fields::{FieldError, Fields};
 pub use go_json::{compact, indented};

@@ -5,8 +5,8 @@ use std::io;
 use anyhow::Context as _;
 use flannel_common::xfrm::{ESP_REQID, EspTunnel};
 use flannel_kernel::is_flannel_policy;
-use flannel_netlink::xfrm::{self, ObservedPolicy, State, XfrmRequest};
-use flannel_netlink::{Connection, NetlinkError, Protocol};
+use flannel_netlink::xfrm::{self, ObservedPolicy, State};
+use flannel_netlink::{Connection, NetlinkError, Protocol, RawRequest};
 
 use super::{Report, remove_one};
 
@@ -24,7 +24,7 @@ pub(super) fn clean(report: &mut Report) -> anyhow::Result<()> {
         .ask_all(&xfrm::list_states(), xfrm::read_state)
         .and_then(|found| found.map_err(failed))
         .context("list the xfrm states")?;
-    let mut clean = |words: String, request: XfrmRequest| {
+    let mut clean = |words: String, request: RawRequest| {
         report.clean(words, || remove_one(&mut kernel, request));
     };
     for ObservedPolicy { direction, src, dst, .. } in ours {
