@@ -2,7 +2,6 @@
 //!
 //! Running `iptables` takes milliseconds and may have to wait for a lock, so no task of the daemon does it.
 
-use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -36,17 +35,8 @@ impl<S> Clone for TrafficApplier<S> {
 impl<S: Requester> TrafficApplier<S> {
     /// Keeps rules in the network namespace of the thread that first wants some. `resync`: how often to look at
     /// rules whose changes the kernel does not announce, those of iptables-legacy. `earlier`: networks whose rules
-    /// nobody else is to remove from now on, until others are wanted.
-    pub fn new(resync: Duration, earlier: &[IpNet], seed: u64) -> Self {
-        Self::with_path(resync, SearchPath::of_environment(), earlier, seed)
-    }
-
-    /// As [`Self::new`], with the programs in these directories alone, separated as in `PATH`.
-    pub fn with_programs(resync: Duration, path: &OsStr, seed: u64) -> Self {
-        Self::with_path(resync, SearchPath::exactly(path), &[], seed)
-    }
-
-    fn with_path(resync: Duration, path: SearchPath, earlier: &[IpNet], seed: u64) -> Self {
+    /// nobody else is to remove from now on, until others are wanted. `path`: where the programs of iptables are.
+    pub fn new(resync: Duration, path: SearchPath, earlier: &[IpNet], seed: u64) -> Self {
         let mut served = ServedNetworks::default();
         served.set(earlier);
         Self(WorkerHandle::lazy("applier of traffic rules", move |status| {
@@ -57,8 +47,7 @@ impl<S: Requester> TrafficApplier<S> {
         }))
     }
 
-    /// How often the rules of each family, in the order of [`flannel_common::Family::BOTH`], were restored after somebody
-    /// had changed them.
+    /// How often each family's rules, in the order of [`flannel_common::Family::BOTH`], were restored.
     pub async fn restored(&self) -> Result<[u64; 2], Stopped> {
         self.0.ask(|answer| Job::Other(CountRestored(answer))).await
     }

@@ -27,7 +27,6 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What one family's rules shall be.
 #[derive(Clone, Debug)]
 pub(crate) struct Wish {
     pub(crate) entries: Vec<TrafficRules>,
@@ -39,8 +38,7 @@ impl Wish {
         self.entries.iter().find(|entry| entry.purpose() == purpose)
     }
 
-    /// What the chain of this purpose shall hold, given what it holds now. `can_randomise`: whether the packet filter
-    /// can draw ports at random.
+    /// What the chain shall hold, given what it holds. `can_randomise`: whether ports can be random.
     pub(crate) fn chain(
         &self,
         purpose: Purpose,
@@ -52,10 +50,8 @@ impl Wish {
     }
 }
 
-/// How a family's rules compare with the wish.
 #[derive(Debug, Default)]
 pub(crate) struct Look {
-    /// Purposes whose rules are not as wished.
     pub(crate) differing: Vec<Purpose>,
     /// Purposes whose rules cannot be seen, and why.
     pub(crate) unseen: Vec<(Purpose, TrafficError)>,

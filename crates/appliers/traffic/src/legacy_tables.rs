@@ -14,8 +14,7 @@ const GET_ENTRIES: i32 = 65;
 /// The table may grow between asking for its size and for itself.
 const TRIES: u32 = 5;
 
-/// The legacy tables that exist in the network namespace of this thread. Asking for another would make
-/// the kernel create it.
+/// Legacy tables in this thread's network namespace. The kernel makes another that is asked for.
 pub(crate) fn names(family: Family) -> Vec<String> {
     let file = match family {
         Family::V4 => "/proc/thread-self/net/ip_tables_names",
@@ -25,7 +24,6 @@ pub(crate) fn names(family: Family) -> Vec<String> {
     names.lines().map(str::to_owned).collect()
 }
 
-/// A table as the kernel holds it.
 pub(crate) struct LegacyTable {
     family: Family,
     bytes: Vec<u8>,
@@ -39,7 +37,6 @@ const INFO_SIZE_AT: usize = 80;
 const HEAD_LEN: usize = 40;
 
 impl LegacyTable {
-    /// `None`: there is no such table.
     pub(crate) fn read(family: Family, table: &str) -> io::Result<Option<Self>> {
         if !names(family).iter().any(|name| name == table) {
             return Ok(None);

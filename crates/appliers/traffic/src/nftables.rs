@@ -40,7 +40,6 @@ impl ChainPlace {
     }
 }
 
-/// Name of the table with a family's rules.
 pub(crate) fn table(family: Family) -> &'static str {
     match family {
         Family::V4 => "flannel-ipv4",
@@ -58,7 +57,6 @@ pub(crate) fn table_family(family: Family) -> TableFamily {
 /// The chains of a table that exist, each with its rules; `None` is a rule that no flannel writes.
 type Chains = Vec<(Purpose, Vec<Option<Rule>>)>;
 
-/// A table as the kernel has it.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Listing {
     exists: bool,

@@ -1,5 +1,4 @@
-//! The programs that rules are read and written by: a trait, so that tests can answer in their stead,
-//! and the real ones.
+//! The programs that read and write rules, behind a trait for which tests answer in their stead.
 
 use std::io;
 use std::path::Path;

@@ -59,7 +59,6 @@ pub(crate) enum Keep {
 }
 
 impl Rule {
-    /// A rule without a condition.
     pub(crate) const fn always(verdict: Verdict) -> Self {
         let (source, destination) = (None, None);
         Self { marked: false, incoming: None, source, destination, packets: None, verdict }
@@ -86,10 +85,8 @@ fn outside(net: IpNet) -> Option<Side> {
 
 fn multicast(family: Family) -> IpNet {
     match family {
-        Family::V4 => IpNet::V4(ipnet::Ipv4Net::new_assert([224, 0, 0, 0].into(), 4)),
-        Family::V6 => {
-            IpNet::V6(ipnet::Ipv6Net::new_assert([0xff00, 0, 0, 0, 0, 0, 0, 0].into(), 8))
-        }
+        Family::V4 => IpNet::new_assert([224, 0, 0, 0].into(), 4),
+        Family::V6 => IpNet::new_assert([0xff00, 0, 0, 0, 0, 0, 0, 0].into(), 8),
     }
 }
 
@@ -153,8 +150,7 @@ impl Block {
         Self { network, rules: list }
     }
 
-    /// The complete blocks among a chain's rules; `None` is a rule that no flannel writes. What does not
-    /// belong to a block is passed over.
+    /// The complete blocks among a chain's rules, of which `None` is one that no flannel writes.
     pub(crate) fn recognise(purpose: Purpose, chain: &[Option<Rule>]) -> Vec<Self> {
         match purpose {
             Purpose::Masquerade => chain

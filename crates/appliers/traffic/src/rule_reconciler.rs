@@ -1,5 +1,4 @@
-//! Decides when to look and what to write. All it knows of the world comes through `System`; time is
-//! passed in.
+//! Decides when to look and what to write. The world is behind `System`; time is passed in.
 //!
 //! A family's rules are looked at when others are wanted, when something near them was changed, and now and
 //! then. If they are not as wanted, one transaction makes them so, and another look confirms it. What is wanted, what
@@ -47,15 +46,13 @@ pub(crate) struct RuleReconciler<S> {
     /// Nobody has said yet what is wanted: what there is stays.
     is_waiting: bool,
     firewall: Option<(Mode, Box<dyn Firewall>)>,
-    /// What was swept last.
     swept: Option<Vec<Leftover>>,
     /// Networks of other daemons, when the rules were last written.
     others: Vec<IpNet>,
-    v4: FamilyState,
-    v6: FamilyState,
+    /// In the order of [`Family::BOTH`].
+    states: [FamilyState; 2],
 }
 
-/// The state of one family's rules.
 #[derive(Default)]
 struct FamilyState {
     /// When to look because there is reason to.
@@ -108,7 +105,6 @@ impl FamilyState {
     }
 }
 
-/// What became of a family's rules.
 #[derive(Default)]
 struct Outcome {
     /// Who is said to have changed them.
@@ -128,8 +124,7 @@ impl<S: Requester> RuleReconciler<S> {
             firewall: None,
             swept: None,
             others: Vec::new(),
-            v4: FamilyState::default(),
-            v6: FamilyState::default(),
+            states: Default::default(),
         }
     }
 
@@ -176,8 +171,7 @@ impl<S: Requester> RuleReconciler<S> {
         self.tick(now);
     }
 
-    /// Looks at all rules, because somebody asks for it, and puts right what differs, also if that was left alone
-    /// for a while.
+    /// Looks at all rules on request, and puts right what differs, even what is left alone for a while.
     pub(crate) fn compare(&mut self, now: Instant) -> Comparison {
         self.wanted.begin_comparison();
         for family in Family::BOTH {
@@ -189,10 +183,9 @@ impl<S: Requester> RuleReconciler<S> {
         self.wanted.end_comparison(now)
     }
 
-    /// How often the rules of each family, in the order of [`Family::BOTH`], were put right after somebody had
-    /// changed them.
+    /// How often each family's rules, in the order of [`Family::BOTH`], were restored.
     pub(crate) fn restored(&self) -> [u64; 2] {
-        [&self.v4, &self.v6].map(|state| state.restored)
+        self.states.each_ref().map(|state| state.restored)
     }
 
     /// Does what is to be done by now.
@@ -216,20 +209,16 @@ impl<S: Requester> RuleReconciler<S> {
     }
 
     pub(crate) fn next_wake(&self) -> Option<Instant> {
-        let states = [&self.v4, &self.v6].into_iter().flat_map(|state| [state.due, state.poll]);
+        let states = self.states.iter().flat_map(|state| [state.due, state.poll]);
         states.chain([self.wanted.next_wake()]).flatten().min()
     }
 
-    /// Readable when changes have been announced.
     pub(crate) fn announcements(&self) -> Option<BorrowedFd<'_>> {
         self.system.announcements()
     }
 
     fn state(&mut self, family: Family) -> &mut FamilyState {
-        match family {
-            Family::V4 => &mut self.v4,
-            Family::V6 => &mut self.v6,
-        }
+        &mut self.states[family as usize]
     }
 
     fn entries(&self, family: Family) -> Vec<TrafficRules> {
@@ -254,7 +243,6 @@ impl<S: Requester> RuleReconciler<S> {
         self.others = self.system.serve_networks(&networks);
     }
 
-    /// Takes in what has been announced.
     fn take_announcements(&mut self, now: Instant) {
         // Even if it is nobody's concern it must be taken in, or the wait for it would never wait.
         let kind = self.firewall.as_ref().map(|(_, firewall)| firewall.kind());
@@ -339,7 +327,7 @@ impl<S: Requester> RuleReconciler<S> {
         let Some(mode) = entries.first().map(|entry| entry.mode) else { return Ok(()) };
         if self.firewall.is_none() {
             self.firewall = Some((mode, self.system.open(mode, family)?));
-            (self.v4.begun, self.v6.begun) = (false, false);
+            self.states.iter_mut().for_each(|state| state.begun = false);
         }
         let _lock = self.system.lock_rules();
         // Somebody may have begun since.

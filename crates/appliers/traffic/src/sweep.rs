@@ -64,7 +64,6 @@ fn each(
 /// What is not, or no longer, wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leftover {
-    /// The table of nftables.
     Table(Family),
     /// A chain of the nft variant of iptables.
     Chain(Family, Purpose),

@@ -14,6 +14,7 @@ use std::time::Duration;
 use flannel_backend::{DesiredState, WantedBy};
 use flannel_cloud::CloudApplier;
 use flannel_commands::CommandRunner;
+use flannel_common::SearchPath;
 use flannel_entries::kernel::Ownership;
 use flannel_ipsec::Ipsec;
 use flannel_kernel::Engine;
@@ -89,7 +90,7 @@ impl Appliers {
         let cloud = CloudApplier::new(seed, run.to_owned());
         let commands = CommandRunner::new(seed);
         let ipsec = Ipsec::new(run.to_owned(), seed);
-        let rules = TrafficApplier::new(resync, earlier, seed);
+        let rules = TrafficApplier::new(resync, SearchPath::of_environment(), earlier, seed);
         Ok(Self { kernel: Engine::start(seed)?, commands, tunnel, cloud, ipsec, rules })
     }
 

@@ -26,8 +26,8 @@ pub(crate) struct Iptables {
     runner: Box<dyn Runner>,
     path: SearchPath,
     variant: Variant,
-    v4: Option<Tool>,
-    v6: Option<Tool>,
+    /// In the order of [`Family::BOTH`], once they were needed.
+    tools: [Option<Tool>; 2],
     /// Of the legacy tables at the last look, by family and purpose.
     fingerprints: Vec<(Family, Purpose, u64)>,
     /// What the last look has found to be written, in the words of `iptables-restore`.
@@ -49,33 +49,18 @@ impl Iptables {
                 if tool.variant == Variant::Nft { "legacy" } else { "nft" }
             );
         }
-        let variant = tool.variant;
-        let mut iptables = Self {
-            runner,
-            path: path.clone(),
-            variant,
-            v4: None,
-            v6: None,
-            fingerprints: Vec::new(),
-            changes: Vec::new(),
-        };
-        *iptables.slot(family) = Some(tool);
-        Ok(iptables)
-    }
-
-    fn slot(&mut self, family: Family) -> &mut Option<Tool> {
-        match family {
-            Family::V4 => &mut self.v4,
-            Family::V6 => &mut self.v6,
-        }
+        let (variant, path, fingerprints) = (tool.variant, path.clone(), Vec::new());
+        let mut tools = [None, None];
+        tools[family as usize] = Some(tool);
+        Ok(Self { runner, path, variant, tools, fingerprints, changes: Vec::new() })
     }
 
     fn tool(&mut self, family: Family) -> Result<Tool, TrafficError> {
-        if let Some(tool) = self.slot(family) {
+        if let Some(tool) = &self.tools[family as usize] {
             return Ok(tool.clone());
         }
         let tool = Tool::find(&self.path, &mut *self.runner, family, Some(self.variant))?;
-        *self.slot(family) = Some(tool.clone());
+        self.tools[family as usize] = Some(tool.clone());
         Ok(tool)
     }
 

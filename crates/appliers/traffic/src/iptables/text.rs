@@ -7,7 +7,6 @@ use flannel_nft::{SavedLine, read_saved, split_words};
 
 use crate::rule::{KUBE_MARK, Rule, Side, Verdict};
 
-/// Where the rules of one purpose live.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) table: &'static str,
@@ -45,7 +44,6 @@ impl Place {
     }
 }
 
-/// What `iptables-save` says about our part of a table.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Saved {
     pub(crate) exists: bool,
@@ -152,8 +150,7 @@ fn line(place: &Place, rule: &Rule) -> String {
     line
 }
 
-/// `None` for anything that `line` would not have written, whatever the order of its options: that
-/// differs between versions.
+/// `None` for anything `line` would not have written in some order: versions order options differently.
 fn parse_rule<'a>(place: &Place, mut words: impl Iterator<Item = &'a str>) -> Option<Rule> {
     let mut rule = Rule::always(Verdict::Return);
     let (mut protocol, mut port) = (None, None);

@@ -14,7 +14,6 @@ pub(crate) enum Variant {
     Legacy,
 }
 
-/// The programs of one variant for one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tool {
     pub(crate) variant: Variant,
@@ -26,9 +25,7 @@ pub(crate) struct Tool {
 /// What one variant's tables hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Signs {
-    /// Rules of kubelet or kube-proxy.
     pub(crate) kube: bool,
-    /// Rules of a flannel.
     pub(crate) flannel: bool,
 }
 

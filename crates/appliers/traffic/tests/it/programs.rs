@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use flannel_common::SearchPath;
 use flannel_entries::rules::{Mode, NodeRules};
 use flannel_traffic::TrafficApplier;
 use flannel_wanted::Applier as _;
@@ -58,8 +59,8 @@ impl Toolbox {
     }
 
     fn node(&self) -> Node {
-        let path = self.directory.path().as_os_str();
-        Node::with(TrafficApplier::with_programs(RESYNC, path, 1))
+        let path = SearchPath::exactly(self.directory.path().as_os_str());
+        Node::with(TrafficApplier::new(RESYNC, path, &[], 1))
     }
 }
 

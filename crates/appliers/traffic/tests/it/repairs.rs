@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use flannel_common::SearchPath;
 use flannel_entries::rules::Mode;
 use flannel_traffic::TrafficApplier;
 use flannel_wanted::Applier as _;
@@ -14,7 +15,8 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// told of.
 fn node_that_is_told() -> Node {
     enter_new_namespace();
-    Node::with(TrafficApplier::new(Duration::from_secs(3600), &[], 1))
+    let path = SearchPath::of_environment();
+    Node::with(TrafficApplier::new(Duration::from_secs(3600), path, &[], 1))
 }
 
 /// Vandalises, and waits for the repair.

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use flannel_common::SearchPath;
 use flannel_entries::rules::{FamilyRules, Mode, NodeRules, TunnelGuard};
 use flannel_traffic::TrafficApplier;
 use flannel_wanted::{Applier as _, Status};
@@ -28,7 +29,7 @@ impl Node {
 
     /// Another daemon in the same namespace, or the same one after a restart.
     pub(crate) fn here() -> Self {
-        Self::with(TrafficApplier::new(RESYNC, &[], 1))
+        Self::with(TrafficApplier::new(RESYNC, SearchPath::of_environment(), &[], 1))
     }
 
     pub(crate) fn with(traffic: TrafficApplier<u8>) -> Self {
