@@ -1,5 +1,4 @@
-//! Which addresses are in use on this host: those of every network namespace that a process is in
-//! or that is mounted somewhere.
+//! Addresses in use on this host, in all network namespaces that have a process or are mounted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -25,7 +24,6 @@ pub(crate) fn addresses() -> Option<BTreeSet<IpAddr>> {
     Some(addresses)
 }
 
-/// One path for every namespace.
 fn namespaces() -> Option<Vec<PathBuf>> {
     let mut by_inode = BTreeMap::new();
     let mut hidden = Vec::new();

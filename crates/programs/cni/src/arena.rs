@@ -60,21 +60,15 @@ impl Arena {
 unsafe impl GlobalAlloc for Arena {
     #[inline(never)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        match self.take(layout) {
-            Some(pointer) => pointer,
-            // SAFETY: handed on as it came.
-            None => unsafe { System.alloc(layout) },
-        }
+        // SAFETY: handed on as it came.
+        self.take(layout).unwrap_or_else(|| unsafe { System.alloc(layout) })
     }
 
     #[inline(never)]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        match self.take(layout) {
-            // Never handed out before, so still as the kernel gave it.
-            Some(pointer) => pointer,
-            // SAFETY: handed on as it came.
-            None => unsafe { System.alloc_zeroed(layout) },
-        }
+        // What was never handed out before is still as the kernel gave it.
+        // SAFETY: handed on as it came.
+        self.take(layout).unwrap_or_else(|| unsafe { System.alloc_zeroed(layout) })
     }
 
     #[inline(never)]

@@ -7,40 +7,15 @@ use crate::loopback::Loopback;
 use crate::portmap::Portmap;
 use crate::protocol::Plugin;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BuiltIn {
-    Bandwidth,
-    Bridge,
-    HostLocal,
-    Loopback,
-    Portmap,
-}
+/// All of them, by name.
+pub const BUILT_IN: [(&str, &dyn Plugin); 5] = [
+    ("bandwidth", &BandwidthPlugin),
+    ("bridge", &Bridge),
+    ("host-local", &HostLocal),
+    ("loopback", &Loopback),
+    ("portmap", &Portmap),
+];
 
-impl BuiltIn {
-    pub const ALL: [Self; 5] =
-        [Self::Bandwidth, Self::Bridge, Self::HostLocal, Self::Loopback, Self::Portmap];
-
-    pub fn of_kind(kind: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|plugin| plugin.name() == kind)
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Bandwidth => "bandwidth",
-            Self::Bridge => "bridge",
-            Self::HostLocal => "host-local",
-            Self::Loopback => "loopback",
-            Self::Portmap => "portmap",
-        }
-    }
-
-    pub fn plugin(self) -> &'static dyn Plugin {
-        match self {
-            Self::Bandwidth => &BandwidthPlugin,
-            Self::Bridge => &Bridge,
-            Self::HostLocal => &HostLocal,
-            Self::Loopback => &Loopback,
-            Self::Portmap => &Portmap,
-        }
-    }
+pub fn built_in(name: &str) -> Option<&'static dyn Plugin> {
+    BUILT_IN.into_iter().find(|(known, _)| *known == name).map(|(_, plugin)| plugin)
 }

@@ -69,9 +69,8 @@ impl DeferredWork {
     }
 }
 
-/// A connection to a flanneld that takes work.
 pub(crate) struct WorkTaker {
-    connection: OwnedFd,
+    pub(crate) connection: OwnedFd,
 }
 
 impl WorkTaker {
@@ -105,12 +104,6 @@ impl WorkTaker {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         rustix::net::sendmsg(&self.connection, &[IoSlice::new(&bytes)], &mut control, flags)?;
         Ok(())
-    }
-}
-
-impl AsFd for WorkTaker {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.connection.as_fd()
     }
 }
 

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::protocol::{Added, Call, Code, Conf, Error, ErrorContext, Outcome};
+use crate::protocol::{Added, Call, Code, Conf, Error, ErrorContext, Outcome, internal};
 use crate::subprocess;
 
 /// Longer than any runtime waits for us, so it is never us who give up first.
@@ -27,7 +27,6 @@ impl Delegate<'_> {
         Ok(Added { outcome, version })
     }
 
-    /// Every command but ADD, whose answer is empty.
     pub fn run(&self, call: &Call) -> Result<(), Error> {
         self.exec(call).map(drop)
     }
@@ -55,7 +54,7 @@ impl Delegate<'_> {
 }
 
 /// The error that a failed plugin printed, or why there is none.
-fn plugin_error(output: &subprocess::Output) -> Error {
+fn plugin_error(output: &std::process::Output) -> Error {
     let stdout = String::from_utf8_lossy(&output.stdout);
     if output.stdout.is_empty() {
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -80,13 +79,12 @@ fn plugin_error(output: &subprocess::Output) -> Error {
     }
 }
 
-/// Looks a plugin up by name.
 pub fn find(kind: &str, path: &str) -> Result<PathBuf, Error> {
     if kind.is_empty() {
         return Err(Error::internal("no plugin name provided"));
     }
     if kind.contains('/') {
-        return Err(Error::internal(format_args!("invalid plugin name: {kind}")));
+        return Err(internal!("invalid plugin name: {kind}"));
     }
     let directories: Vec<&str> =
         path.split(':').filter(|directory| !directory.is_empty()).collect();
@@ -95,9 +93,6 @@ pub fn find(kind: &str, path: &str) -> Result<PathBuf, Error> {
         .map(|directory| PathBuf::from(directory).join(kind))
         .find(|program| fs::metadata(program).is_ok_and(|metadata| metadata.is_file()));
     found.ok_or_else(|| {
-        Error::internal(format_args!(
-            "failed to find plugin {kind:?} in path [{}]",
-            directories.join(" ")
-        ))
+        internal!("failed to find plugin {kind:?} in path [{}]", directories.join(" "))
     })
 }

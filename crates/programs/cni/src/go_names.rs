@@ -14,7 +14,6 @@ pub(crate) fn portmap_chain(network: &str, container_id: &str) -> String {
     prefixed(28, "CNI-DN-", &format!("{network}{container_id}"))
 }
 
-/// The link through which what a container sends is led.
 pub(crate) fn ifb_name(network: &str, container_id: &str) -> String {
     prefixed(15, "bwp", &format!("{network}{container_id}"))
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use flannel_common::{replace_by, temporary_path};
 
-use crate::builtin::BuiltIn;
+use crate::builtin::BUILT_IN;
 
 const PROGRAM: &str = "flannel";
 
@@ -20,7 +20,6 @@ pub struct InstallError {
     error: io::Error,
 }
 
-/// What was done with a name.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Installed {
     Program,
@@ -37,7 +36,7 @@ pub fn install(
 ) -> Result<Vec<(&'static str, Installed)>, InstallError> {
     let mut report = vec![(PROGRAM, Installed::Program)];
     put_program(own, directory)?;
-    for name in BuiltIn::ALL.map(BuiltIn::name) {
+    for (name, _) in BUILT_IN {
         let path = directory.join(name);
         let is_program = fs::symlink_metadata(&path).is_ok_and(|it| !it.file_type().is_symlink());
         let leads_elsewhere = fs::read_link(&path).is_ok_and(|target| target != Path::new(PROGRAM));
@@ -56,7 +55,7 @@ pub fn install(
 pub fn is_installed(directory: &Path, name: &str) -> bool {
     let is_link =
         |name: &str| fs::read_link(directory.join(name)).is_ok_and(|to| to == Path::new(PROGRAM));
-    let known = BuiltIn::ALL.map(BuiltIn::name);
+    let known = BUILT_IN.map(|(name, _)| name);
     match name {
         PROGRAM => directory.join(PROGRAM).is_file() && known.into_iter().any(is_link),
         other => known.contains(&other) && is_link(other),
@@ -116,7 +115,7 @@ mod tests {
         assert_eq!(fs::read_link(directory.join("portmap")).unwrap(), Path::new("flannel"));
         assert_eq!(
             fs::read_dir(&directory).unwrap().count(),
-            1 + BuiltIn::ALL.len(),
+            1 + BUILT_IN.len(),
             "nothing else is left"
         );
     }

@@ -6,7 +6,9 @@ use ipnet::IpNet;
 
 use crate::kernel::{Change, Kernel, Link};
 use crate::netns::{Netns, NetnsError};
-use crate::protocol::{Added, Call, Error, ErrorContext, Interface, IpConfig, Outcome, Plugin};
+use crate::protocol::{
+    Added, Call, Error, ErrorContext, Interface, IpConfig, Outcome, Plugin, internal,
+};
 
 const NAME: &str = "lo";
 
@@ -35,15 +37,6 @@ impl Plugin for Loopback {
         let link = netns.inside(|| find(&mut Kernel::open()?)).or_cni("could not look at lo")??;
         if link.up { Ok(()) } else { Err(Error::internal("loopback interface is down")) }
     }
-
-    /// It leaves nothing behind that does not go with the namespace.
-    fn gc(&self, _call: &Call) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn status(&self, _call: &Call) -> Result<(), Error> {
-        Ok(())
-    }
 }
 
 fn find(kernel: &mut Kernel) -> Result<Link, Error> {
@@ -57,9 +50,7 @@ fn set(up: bool) -> Result<Vec<IpNet>, Error> {
     kernel.apply(vec![if up { Change::set_up(NAME) } else { Change::set_down(NAME) }])?;
     let addresses = kernel.addresses(Some(link.index))?;
     match addresses.iter().map(IpNet::addr).find(|ip| !ip.is_loopback()) {
-        Some(ip) if up => Err(Error::internal(format_args!(
-            "loopback interface found with non-loopback address {ip}"
-        ))),
+        Some(ip) if up => Err(internal!("loopback interface found with non-loopback address {ip}")),
         _ => Ok(addresses),
     }
 }

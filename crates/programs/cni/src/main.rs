@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use flannel_cni::arena::Arena;
-use flannel_cni::builtin::BuiltIn;
+use flannel_cni::builtin::built_in;
 use flannel_cni::flannel::Flannel;
 use flannel_cni::install::{Installed, install};
 use flannel_cni::protocol::{Environment, Plugin, serve};
@@ -81,10 +81,8 @@ fn answer(name: &str) -> bool {
     let env = Environment(&getenv);
     let by_exec = matches!(env.get("FLANNEL_CNI_EXEC").as_str(), "1" | "true");
     let flannel = Flannel { by_exec };
-    let (name, plugin): (&str, &dyn Plugin) = match BuiltIn::of_kind(name) {
-        Some(built_in) => (name, built_in.plugin()),
-        None => ("flannel", &flannel),
-    };
+    let (name, plugin): (&str, &dyn Plugin) =
+        built_in(name).map_or(("flannel", &flannel), |plugin| (name, plugin));
     serve(
         plugin,
         &about(name),

@@ -1,6 +1,5 @@
-//! Masquerading of what leaves an attachment's own network: in the table of nftables or the chains of
-//! iptables that the Go plugins use for it, rule by rule the same, so that they can remove ours and we
-//! theirs.
+//! Masquerading of what leaves an attachment's network, in nftables or iptables: the very rules of the Go
+//! plugins, so that they can remove ours and we theirs.
 
 use flannel_nft::{
     Expressions, Field, Hook, Rule as NftRule, Spot, TableFamily, TableLayout, Verdict,
@@ -10,7 +9,7 @@ use ipnet::IpNet;
 use crate::go_names::{attachment_hash, masquerade_chain, network_hash};
 use crate::iptables::{self, Backend, OwnChain, Position, Rule, Stale};
 use crate::nft::{Batch, Nft, NftError};
-use crate::protocol::{Attachment, Call, Error};
+use crate::protocol::{Attachment, Call, Error, internal};
 
 const TABLE: &str = "cni_plugins_masquerade";
 const CHAIN: &str = "masq_checks";
@@ -72,7 +71,7 @@ pub(crate) fn check(call: &Call, addresses: &[IpNet]) -> Result<(), Error> {
         }
         None => return Ok(()),
     };
-    Err(Error::internal(format_args!("outgoing packets are not masqueraded: {missing}")))
+    Err(internal!("outgoing packets are not masqueraded: {missing}"))
 }
 
 /// Nothing of it needs to be there.
@@ -154,8 +153,7 @@ fn own(present: &[NftRule], hash: &str) -> Vec<u64> {
     present.iter().filter(ours).map(|rule| rule.handle).collect()
 }
 
-/// The chains, and the rules that lead into them. Multicast stays as it is: neighbours on the same
-/// network may want to be found by it.
+/// The chains, and the rules that lead into them. Multicast stays: neighbours are found by it.
 fn layout() -> TableLayout {
     let mut rules = Vec::new();
     for multicast in ["224.0.0.0/4", "ff00::/8"] {

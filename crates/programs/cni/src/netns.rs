@@ -41,7 +41,6 @@ impl Netns {
         Ok(Self { file, path: path.to_owned() })
     }
 
-    /// The one this thread is in.
     pub fn current() -> Result<Self, NetnsError> {
         Self::open(OWN_NETNS)
     }

@@ -26,14 +26,12 @@ impl Nft {
         Ok(Self { nft: flannel_nft::Nft::open()?, removed: false })
     }
 
-    /// Carries out the whole batch or nothing of it.
     pub(crate) fn commit(&mut self, batch: &Batch) -> Result<(), NftError> {
         self.removed |= batch.removes();
         self.nft.commit(batch)
     }
 
-    /// Carries out a batch that is made of what is there. Others change the firewall, too, and may remove what has just
-    /// been listed: then another is made.
+    /// Carries out a batch made of what is there, and makes another where that was removed meanwhile.
     pub(crate) fn commit_made(
         &mut self,
         mut make: impl FnMut(&mut Self) -> Result<Batch, NftError>,

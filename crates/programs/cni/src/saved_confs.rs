@@ -1,5 +1,4 @@
-//! The configuration that an ADD handed to its delegate, kept on disk so that DEL can hand on the
-//! very same, whatever has changed meanwhile.
+//! The configuration that an ADD handed to its delegate, kept on disk for DEL to hand on the very same.
 //!
 //! The Go plugin knows one file for a container, named by its id, and finds ours under that name. A
 //! container may have a second attachment, though, which must not take the first one's file: every
@@ -20,7 +19,6 @@ const TORN_FILE_GRACE: Duration = Duration::from_secs(60);
 /// The interface whose file has the Go plugin's name.
 pub const FIRST_INTERFACE: &str = "eth0";
 
-/// What was saved of an attachment.
 #[derive(Debug)]
 pub struct Saved {
     pub text: Vec<u8>,
@@ -29,7 +27,6 @@ pub struct Saved {
     borrowed: bool,
 }
 
-/// One of the saved files, as GC finds them.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SavedFile {
     pub container_id: String,
@@ -42,8 +39,7 @@ pub fn exists(directory: &Path, container_id: &str, ifname: &str) -> bool {
     own_path(directory, container_id, ifname).exists()
 }
 
-/// Writes the file whole or not at all. It need not outlive a crash of the host: neither does the
-/// attachment, and DEL gets by without it.
+/// Writes the file whole or not at all. It need not outlive a crash of the host, as no attachment does.
 pub fn save(directory: &Path, container_id: &str, ifname: &str, text: &str) -> io::Result<()> {
     let own = own_path(directory, container_id, ifname);
     let write = |temporary: &Path| create(temporary)?.write_all(text.as_bytes());
@@ -71,7 +67,6 @@ pub fn load(directory: &Path, container_id: &str, ifname: &str) -> io::Result<Op
     Ok(read(&path)?.map(|text| Saved { text, path, borrowed: true }))
 }
 
-/// Every saved file there is.
 pub fn list(directory: &Path) -> io::Result<Vec<SavedFile>> {
     let mut entries = Vec::new();
     let listing = match fs::read_dir(directory) {

@@ -3,17 +3,11 @@
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, ExitStatus};
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use flannel_common::{FinishedProgram, run_program};
 use rustix::process::{Signal, set_parent_process_death_signal};
-
-pub(crate) struct Output {
-    pub status: ExitStatus,
-    pub stdout: Vec<u8>,
-    pub stderr: Vec<u8>,
-}
 
 const BUSY_TRIES: u32 = 5;
 const BUSY_PAUSE: Duration = Duration::from_secs(1);

@@ -1,7 +1,7 @@
 //! The bandwidth plugin's configuration: how fast a container may receive and send.
 
 use crate::kernel::Bucket;
-use crate::protocol::{Call, Code, Error, ErrorContext, FieldError, Fields};
+use crate::protocol::{Call, Error, ErrorContext, FieldError, Fields};
 
 /// How long what exceeds the rate may wait, in milliseconds.
 const LATENCY: f64 = 25.0;
@@ -25,8 +25,7 @@ impl Bandwidth {
     /// What the configuration says for all containers goes before what the runtime says for this one.
     pub(super) fn read(call: &Call) -> Result<Self, Error> {
         let failed = |error: FieldError| {
-            let msg = format!("failed to parse network configuration: {error}");
-            Error::new(Code::InvalidConfig, msg)
+            Error::config(format!("failed to parse network configuration: {error}"))
         };
         let fields = call.conf.fields();
         let runtime = fields.object("runtimeConfig").and_then(|it| it.object("bandwidth"));
@@ -72,7 +71,7 @@ fn limit(
     failed: impl Fn(FieldError) -> Error + Copy,
 ) -> Result<Option<Limit>, Error> {
     let number = |key| fields.unsigned(key).map(Option::unwrap_or_default).map_err(failed);
-    let refuse = |msg: &str| Err(Error::new(Code::InvalidConfig, msg));
+    let refuse = |msg: &str| Err(Error::config(msg));
     let limit = Limit { rate: number(rate)?, burst: number(burst)? };
     match limit {
         Limit { rate: 0, burst: 0 } => Ok(None),

@@ -11,7 +11,7 @@ use conf::Bandwidth;
 use crate::go_names::{ifb_mac, ifb_mark, ifb_name};
 use crate::kernel::{Ifb, Kernel, Link, remove_link_of};
 use crate::netns::Netns;
-use crate::protocol::{Added, Call, Code, Error, ErrorContext, Interface, Outcome, Plugin};
+use crate::protocol::{Added, Call, Error, ErrorContext, Interface, Outcome, Plugin, internal};
 
 pub struct BandwidthPlugin;
 
@@ -21,7 +21,7 @@ impl Plugin for BandwidthPlugin {
         let mut result = match call.previous_result()? {
             Some(result) => result,
             None if bandwidth.is_unlimited() => Outcome::default(),
-            None => return Err(not_chained()),
+            None => return Err(Error::not_chained()),
         };
         if !bandwidth.is_unlimited() {
             limit(call, bandwidth, &mut result)?;
@@ -35,7 +35,7 @@ impl Plugin for BandwidthPlugin {
 
     fn check(&self, call: &Call) -> Result<(), Error> {
         let bandwidth = Bandwidth::read(call)?;
-        let result = call.previous_result()?.ok_or_else(not_chained)?;
+        let result = call.previous_result()?.ok_or_else(Error::not_chained)?;
         if bandwidth.is_unlimited() {
             return Ok(());
         }
@@ -46,9 +46,9 @@ impl Plugin for BandwidthPlugin {
         }
         if let Some(limit) = bandwidth.sending {
             let name = ifb_name(&call.conf.name, &call.container_id);
-            let ifb = kernel.link(&name)?.ok_or_else(|| {
-                Error::internal(format_args!("get ifb device: there is no link {name}"))
-            })?;
+            let ifb = kernel
+                .link(&name)?
+                .ok_or_else(|| internal!("get ifb device: there is no link {name}"))?;
             check_bucket(&mut kernel, &ifb, limit)?;
         }
         Ok(())
@@ -78,10 +78,6 @@ impl Plugin for BandwidthPlugin {
     fn status(&self, call: &Call) -> Result<(), Error> {
         Bandwidth::read(call).map(drop).map_err(Error::not_available)
     }
-}
-
-fn not_chained() -> Error {
-    Error::new(Code::InvalidConfig, "must be called as chained plugin")
 }
 
 fn limit(call: &Call, bandwidth: Bandwidth, result: &mut Outcome) -> Result<(), Error> {
@@ -126,16 +122,16 @@ fn host_end(kernel: &mut Kernel, call: &Call, result: &Outcome) -> Result<Link, 
     let inside = inside.or_cni("could not look into the container")??;
     let no_pair = |why: &str| {
         let name = &call.ifname;
-        Error::internal(format_args!("container interface {name} has no veth peer: {why}"))
+        internal!("container interface {name} has no veth peer: {why}")
     };
     let inside = inside.ok_or_else(|| no_pair("there is no such interface"))?;
     let peer = match (inside.kind.as_str(), inside.peer) {
         ("veth", Some(peer)) => peer,
         _ => return Err(no_pair("it is not of kind veth")),
     };
-    let host = kernel.link_by_index(peer)?.ok_or_else(|| {
-        Error::internal(format_args!("veth peer with index {peer} is not in host ns"))
-    })?;
+    let host = kernel
+        .link_by_index(peer)?
+        .ok_or_else(|| internal!("veth peer with index {peer} is not in host ns"))?;
     let is_known = |it: &Interface| it.sandbox.is_empty() && it.name == host.name;
     if !result.interfaces.iter().any(is_known) {
         let msg = "no veth peer of container interface found in host ns";
@@ -147,7 +143,7 @@ fn host_end(kernel: &mut Kernel, call: &Call, result: &Outcome) -> Result<Link, 
 fn check_bucket(kernel: &mut Kernel, link: &Link, limit: conf::Limit) -> Result<(), Error> {
     let (wanted, name) = (limit.bucket()?, &link.name);
     let Some(found) = kernel.bucket(link.index)? else {
-        return Err(Error::internal(format_args!("Failed to find qdisc: nothing limits {name}")));
+        return Err(internal!("Failed to find qdisc: nothing limits {name}"));
     };
     for (what, wanted, found) in [
         ("Rate", wanted.rate, found.rate),
@@ -155,8 +151,7 @@ fn check_bucket(kernel: &mut Kernel, link: &Link, limit: conf::Limit) -> Result<
         ("Buffer", wanted.buffer.into(), found.buffer.into()),
     ] {
         if wanted != found {
-            let msg = format!("{what} doesn't match: {name} has {found}, not {wanted}");
-            return Err(Error::internal(msg));
+            return Err(internal!("{what} doesn't match: {name} has {found}, not {wanted}"));
         }
     }
     Ok(())

@@ -1,5 +1,4 @@
-//! ADD: a pair of interfaces, one end on the bridge, the other in the container with its addresses
-//! and routes.
+//! ADD: a pair of interfaces, one end on the bridge, the other, with addresses, in the container.
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -14,7 +13,7 @@ use crate::ipam::AllocatedAddresses;
 use crate::kernel::{self, Change, Kernel, Link, Veth};
 use crate::masquerade;
 use crate::netns::Netns;
-use crate::protocol::{Call, Error, ErrorContext, Interface, Outcome};
+use crate::protocol::{Call, Error, ErrorContext, Interface, Outcome, internal};
 
 /// Which of the result's interfaces the container's is.
 const CONTAINER: i64 = 2;
@@ -68,8 +67,7 @@ pub(crate) fn refuse_attached(call: &Call, netns: &Netns) -> Result<(), Error> {
     }
 }
 
-/// An ADD that was cut short has neither set the interface up nor given it an address: that is the last
-/// thing it does.
+/// An ADD sets the interface up and gives it an address last: one that was cut short did neither.
 fn is_attached(container: &mut Kernel, name: &str) -> Result<bool, Error> {
     let Some(link) = container.link(name)? else { return Ok(false) };
     Ok(link.up || !container.addresses(Some(link.index))?.is_empty())
@@ -77,7 +75,7 @@ fn is_attached(container: &mut Kernel, name: &str) -> Result<bool, Error> {
 
 fn attached(call: &Call) -> Error {
     let (id, name) = (&call.container_id, &call.ifname);
-    Error::internal(format_args!("container {id} is attached: {name:?} already exists"))
+    internal!("container {id} is attached: {name:?} already exists")
         .with_details("it is left as it is; to attach it again, DEL comes first")
 }
 
@@ -90,7 +88,6 @@ struct Attachment<'a> {
     container: Kernel,
     /// The name of the pair's end on the host, once there is a pair.
     host_name: Option<String>,
-    /// The addresses that it was given.
     given: Vec<IpAddr>,
     is_masqueraded: bool,
     rng: fastrand::Rng,
@@ -136,8 +133,7 @@ impl Attachment<'_> {
                 .or_cni("could not configure the container's interface")??;
             wait_for_port(&mut host, &host_name)?;
         }
-        // With a new port, a bridge without a MAC address of its own takes the lowest of all ports', or
-        // that of the only one.
+        // A bridge without a MAC address of its own takes the lowest of its ports'.
         let bridge = match bridge.mac {
             Some(mac) if bridge.operational && mac.0 <= macs[0].0 => bridge,
             _ => host.link(&conf.bridge)?.unwrap_or(bridge),
@@ -160,8 +156,7 @@ impl Attachment<'_> {
         Ok(outcome)
     }
 
-    /// Returns the name of the host's end. `earlier`: an ADD that was cut short may have left a pair
-    /// behind.
+    /// Returns the name of the host's end. `earlier`: an interrupted ADD may have left a pair.
     fn make_pair(
         &mut self,
         host: &mut Kernel,
@@ -188,7 +183,7 @@ impl Attachment<'_> {
                     return Ok(name);
                 }
                 Err(error) if error.errno() != Some(libc::EEXIST) => {
-                    return Err(Error::internal(format_args!("failed to make veth pair: {error}")));
+                    return Err(internal!("failed to make veth pair: {error}"));
                 }
                 Err(_) => {}
             }
@@ -200,9 +195,9 @@ impl Attachment<'_> {
                     earlier = false;
                 }
                 Some(_) => {
-                    return Err(Error::internal(format_args!(
+                    return Err(internal!(
                         "container veth name ({ifname:?}) peer provided ({name:?}) already exists"
-                    )));
+                    ));
                 }
             }
         }
@@ -270,8 +265,7 @@ fn configure_container(
         && tries > 0
     {
         tries -= 1;
-        // The kernel has not yet taken note that the interface is up, and IPv6 waits for that. Being
-        // asked about it, it does.
+        // IPv6 waits until the kernel has noted that the interface is up, which a question makes it do.
         kernel.link(name)?;
         made = kernel.apply(routes().collect());
         if made.is_err() {
@@ -285,8 +279,7 @@ fn configure_container(
     Ok(())
 }
 
-/// Settings of the container's interface that netlink has no word for. Where IPv6 is switched off in
-/// the kernel some of them are not there.
+/// Settings that netlink has no word for. Where the kernel has no IPv6, some are not there.
 fn set_switches(name: &str, conf: &BridgeConf, has_ipv6: bool) {
     let detection = if conf.duplicate_detection { "1" } else { "0" };
     let _ = kernel::set(&format!("net/ipv6/conf/{name}/accept_dad"), detection);
@@ -308,10 +301,9 @@ fn wait_for_detection(kernel: &mut Kernel, link: u32, name: &str) -> Result<(), 
     let deadline = Instant::now() + DUPLICATE_DETECTION_TIMEOUT;
     while kernel.is_tentative(link)? {
         if Instant::now() > deadline {
-            let msg = format!(
+            return Err(internal!(
                 "failed to settle addresses for {name:?}: still tentative, or somebody has them"
-            );
-            return Err(Error::internal(msg));
+            ));
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -327,9 +319,7 @@ fn wait_for_port(host: &mut Kernel, name: &str) -> Result<(), Error> {
             return Ok(());
         }
         if Instant::now() > deadline {
-            return Err(Error::internal(format_args!(
-                "bridge port in error state: {name} lets no frames pass"
-            )));
+            return Err(internal!("bridge port in error state: {name} lets no frames pass"));
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(100));

@@ -7,7 +7,7 @@ use super::conf::BridgeConf;
 use super::ipam;
 use crate::kernel::{Kernel, Link};
 use crate::masquerade;
-use crate::protocol::{Call, Code, Error, ErrorContext, Interface, IpConfig, Outcome, Route};
+use crate::protocol::{Call, Error, ErrorContext, Interface, IpConfig, Outcome, Route, internal};
 
 pub(super) fn check(call: &Call) -> Result<(), Error> {
     let conf = BridgeConf::read(call)?;
@@ -32,29 +32,23 @@ pub(super) fn check(call: &Call) -> Result<(), Error> {
     Ok(())
 }
 
-/// What the ADD returned, which the runtime has kept.
 pub(crate) fn previous_result(call: &Call) -> Result<Outcome, Error> {
-    let missing = || Error::new(Code::InvalidConfig, "Required prevResult missing");
-    call.previous_result()?.ok_or_else(missing)
+    call.previous_result()?.ok_or_else(|| Error::config("Required prevResult missing"))
 }
 
 fn check_bridge(host: &mut Kernel, conf: &BridgeConf, result: &Outcome) -> Result<Link, Error> {
     let name = &conf.bridge;
     let recorded = result.interfaces.iter().find(|it| it.name == *name && it.sandbox.is_empty());
     let Some(recorded) = recorded else {
-        return Err(Error::internal(format_args!("the result knows no bridge {name} on the host")));
+        return Err(internal!("the result knows no bridge {name} on the host"));
     };
-    let link = host
-        .link(name)?
-        .ok_or_else(|| Error::internal(format_args!("Interface name {name} not found")))?;
+    let link = host.link(name)?.ok_or_else(|| internal!("Interface name {name} not found"))?;
     if link.kind != "bridge" {
-        return Err(Error::internal(format_args!(
-            "Interface {name} does not have link type of bridge"
-        )));
+        return Err(internal!("Interface {name} does not have link type of bridge"));
     }
     check_mac(recorded, &link)?;
     if conf.promiscuous && !link.promiscuous {
-        return Err(Error::internal(format_args!("Bridge interface {name} is not promiscuous")));
+        return Err(internal!("Bridge interface {name} is not promiscuous"));
     }
     Ok(link)
 }
@@ -63,22 +57,15 @@ fn check_container(kernel: &mut Kernel, call: &Call, result: &Outcome) -> Result
     let name = &call.ifname;
     let recorded = result.interfaces.iter().find(|it| it.name == *name && it.sandbox == call.netns);
     let Some(recorded) = recorded else {
-        return Err(Error::internal(format_args!(
-            "the result knows no interface {name} in {}",
-            call.netns
-        )));
+        return Err(internal!("the result knows no interface {name} in {}", call.netns));
     };
-    let link = kernel
-        .link(name)?
-        .ok_or_else(|| Error::internal(format_args!("Interface name {name} not found")))?;
+    let link = kernel.link(name)?.ok_or_else(|| internal!("Interface name {name} not found"))?;
     if link.kind != "veth" {
-        return Err(Error::internal(format_args!(
-            "Error: Container interface {name} not of type veth"
-        )));
+        return Err(internal!("Error: Container interface {name} not of type veth"));
     }
     check_mac(recorded, &link)?;
     if !link.up {
-        return Err(Error::internal(format_args!("Interface {name} is down")));
+        return Err(internal!("Interface {name} is down"));
     }
     Ok(link)
 }
@@ -100,7 +87,7 @@ fn check_pair(
             return check_mac(recorded, &link);
         }
     }
-    Err(Error::internal(format_args!("CNI veth created for bridge {} was not found", conf.bridge)))
+    Err(internal!("CNI veth created for bridge {} was not found", conf.bridge))
 }
 
 fn check_mac(recorded: &Interface, link: &Link) -> Result<(), Error> {
@@ -109,10 +96,7 @@ fn check_mac(recorded: &Interface, link: &Link) -> Result<(), Error> {
         return Ok(());
     }
     let name = &recorded.name;
-    Err(Error::internal(format_args!(
-        "Interface {name} Mac doesn't match: it is {mac}, not {}",
-        recorded.mac
-    )))
+    Err(internal!("Interface {name} Mac doesn't match: it is {mac}, not {}", recorded.mac))
 }
 
 fn check_addresses(
@@ -125,8 +109,7 @@ fn check_addresses(
     match ips.iter().find(|ip| !present.contains(&ip.address)) {
         None => Ok(()),
         Some(ip) => {
-            let msg = format!("Failed to match addr {} on interface {}", ip.address, call.ifname);
-            Err(Error::internal(msg))
+            Err(internal!("Failed to match addr {} on interface {}", ip.address, call.ifname))
         }
     }
 }
@@ -145,8 +128,7 @@ fn check_routes(kernel: &mut Kernel, routes: &[Route]) -> Result<(), Error> {
             })
         });
         if let Some(route) = missing {
-            let msg = format!("Expected Route to {} not found in routing table", route.dst);
-            return Err(Error::internal(msg));
+            return Err(internal!("Expected Route to {} not found in routing table", route.dst));
         }
     }
     Ok(())

@@ -5,7 +5,7 @@ use flannel_common::Mac;
 use super::vlan;
 use crate::iptables::Backend;
 use crate::kernel::PortVlans;
-use crate::protocol::{Call, Code, Dns, Error, FieldError};
+use crate::protocol::{Call, Dns, Error, FieldError};
 
 const DEFAULT_NAME: &str = "cni0";
 
@@ -84,7 +84,7 @@ impl BridgeConf {
     }
 
     fn check(&self) -> Result<(), Error> {
-        let refuse = |msg: &str| Err(Error::new(Code::InvalidConfig, msg));
+        let refuse = |msg: &str| Err(Error::config(msg));
         if self.container_interface_down && !self.ipam.is_empty() {
             return refuse("cannot use IPAM when DisableContainerInterface flag is set");
         }
@@ -98,8 +98,8 @@ impl BridgeConf {
     }
 }
 
-fn wrong(error: FieldError) -> Error {
-    Error::new(Code::InvalidConfig, format!("failed to load netconf: {error}"))
+pub(super) fn wrong(error: FieldError) -> Error {
+    Error::config(format!("failed to load netconf: {error}"))
 }
 
 /// Asked for by the runtime, by `args` or by `CNI_ARGS`, in this order.

@@ -5,7 +5,7 @@ use ipnet::IpNet;
 
 use super::conf::BridgeConf;
 use crate::kernel::{self, Change, Kernel, KernelError, Link};
-use crate::protocol::{Error, ErrorContext as _};
+use crate::protocol::{Error, ErrorContext as _, internal};
 
 /// What every ADD must find true of the bridge, or make true: it may be new, an earlier ADD may have
 /// been killed half way, and others may have made or changed it.
@@ -23,7 +23,7 @@ pub(super) fn ensure_bridge(
 ) -> Result<Link, Error> {
     let name = &conf.bridge;
     let attempted = format!("failed to create bridge {name:?}");
-    let failed = |error: KernelError| Error::internal(format_args!("{attempted}: {error}"));
+    let failed = |error: KernelError| internal!("{attempted}: {error}");
     let mut found = kernel.link(name).map_err(failed)?;
     if found.is_none() {
         let bridge = Change::make_bridge(name, Mac::random(rng), conf.mtu);
@@ -31,11 +31,10 @@ pub(super) fn ensure_bridge(
         found = kernel.link(name).map_err(failed)?;
     }
     let Some(link) = found else {
-        return Err(Error::internal(format_args!("{attempted}: it vanished right after")));
+        return Err(internal!("{attempted}: it vanished right after"));
     };
     if link.kind != "bridge" {
-        let msg = format!("{name:?} already exists but is not a bridge");
-        return Err(Error::internal(msg));
+        return Err(internal!("{name:?} already exists but is not a bridge"));
     }
     match link.settings.accepts_routers {
         Some(false) => {}
@@ -73,10 +72,8 @@ fn forget_routers(kernel: &mut Kernel, link: &Link) -> Result<(), KernelError> {
     kernel.apply(made_up.iter().map(remove).collect())
 }
 
-/// What every ADD must find true of a bridge that is its pods' gateway, or make true:
-///
-/// - It has the gateways' addresses.
-/// - The host forwards, and the bridge does.
+/// What every ADD must find true of a bridge that is its pods' gateway, or make true: it has the gateways'
+/// addresses, and both the host and the bridge forward.
 pub(super) fn ensure_gateway(
     kernel: &mut Kernel,
     conf: &BridgeConf,
@@ -88,8 +85,7 @@ pub(super) fn ensure_gateway(
     enable_forwarding(bridge, addresses).or_cni("failed to enable forwarding")
 }
 
-/// Gives the bridge the gateways' addresses. One that does not fit is replaced if that is wanted, and
-/// a reason to refuse if it is not.
+/// Gives the bridge the gateways' addresses. One that does not fit is replaced or refused.
 fn ensure_addresses(
     kernel: &mut Kernel,
     conf: &BridgeConf,
@@ -108,17 +104,16 @@ fn ensure_addresses(
     for address in wanted.iter().filter(missing) {
         for other in present.iter().filter(|other| are_rivals(other, address)) {
             if !conf.force_address {
-                let msg = format!("{name:?} already has an IP address different from {address}");
-                return Err(Error::internal(msg).with_details(format!(
+                return Err(internal!("{name:?} already has an IP address different from {address}").with_details(format!(
                     "the node has another subnet now: once the pods of the old one are gone, ip link del {name}"
                 )));
             }
             changes.push(Change::delete_address(bridge.index, name, *other));
         }
         // Its own network begins here: nobody else can have its gateway's address.
-        changes.push(Change::add_address(bridge.index, name, *address, false).or_exists());
-        // A bridge that was made without one of its own takes the lowest among its ports', and none
-        // when it has no port.
+        let add = Change::add_address(bridge.index, name, *address, false);
+        changes.push(add.unless(&[libc::EEXIST]));
+        // A bridge that was made without one has the lowest of its ports', and none without a port.
         let own = bridge.mac.filter(Mac::is_unicast);
         changes.extend(own.map(|mac| Change::set_mac(name, mac)));
     }

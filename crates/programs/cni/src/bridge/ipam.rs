@@ -1,5 +1,4 @@
-//! Addresses for the bridge's containers: from host-local, which is built in, or from whichever
-//! other plugin the configuration names.
+//! Addresses for the bridge's containers, from the built-in host-local or another plugin.
 
 use std::net::IpAddr;
 
@@ -34,7 +33,6 @@ pub(super) fn take_back(call: &Call, kind: &str, given: &[IpAddr]) -> Result<(),
     }
 }
 
-/// Every command but ADD.
 pub(super) fn run(call: &Call, kind: &str) -> Result<(), Error> {
     match kind {
         "" => Ok(()),

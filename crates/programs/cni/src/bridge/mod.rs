@@ -1,5 +1,4 @@
-//! The bridge plugin: a bridge on the host, and for every container a pair of interfaces between it
-//! and the container.
+//! The bridge plugin: a bridge on the host, and a pair of interfaces to it for every container.
 
 mod add;
 mod check;

@@ -1,5 +1,4 @@
-//! A container may send frames from its own MAC address only: the rules of the Go plugin, so that it can
-//! remove ours and we its.
+//! Lets a container send from its own MAC address only, by the Go plugin's rules: each can remove the other's.
 
 use flannel_common::Mac;
 use flannel_nft::{Expressions, Hook, Spot, TableFamily, Verdict};
@@ -59,7 +58,6 @@ pub(super) fn allow(call: &Call) -> Result<(), NftError> {
     }
 }
 
-/// The rules that lead to the container's chain.
 fn stale(nft: &mut Nft, chain: &str) -> Result<Vec<u64>, NftError> {
     let rules = nft.rules(TableFamily::Bridge, TABLE, BASE)?;
     let leads_there = rules.iter().filter(|rule| rule.target() == Some(chain));

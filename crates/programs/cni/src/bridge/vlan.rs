@@ -6,10 +6,10 @@ use std::os::fd::AsFd;
 
 use flannel_common::Mac;
 
-use super::conf::BridgeConf;
+use super::conf::{BridgeConf, wrong};
 use super::host;
 use crate::kernel::{Change, Kernel, Link, PortVlans, Veth};
-use crate::protocol::{Code, Error, ErrorContext, FieldError, Fields};
+use crate::protocol::{Error, ErrorContext, Fields};
 
 const LAST: i64 = 4094;
 /// Of frames without a tag on a trunk for which nothing is said.
@@ -18,10 +18,9 @@ const LONGEST_NAME: usize = 15;
 
 /// What `vlan`, `vlanTrunk` and `preserveDefaultVlan` say. `None`: no VLANs.
 pub(super) fn read(fields: Fields<'_>) -> Result<Option<PortVlans>, Error> {
-    let wrong = |error: FieldError| refuse(format!("failed to load netconf: {error}"));
     let id = fields.integer("vlan").map_err(wrong)?.unwrap_or_default();
     if !(0..=LAST).contains(&id) {
-        return Err(refuse(format!("invalid VLAN ID {id} (must be between 0 and {LAST})")));
+        return Err(Error::config(format!("invalid VLAN ID {id} (must be between 0 and {LAST})")));
     }
     let mut tagged = Vec::new();
     let trunk = |item: Fields<'_>| {
@@ -43,7 +42,9 @@ pub(super) fn read(fields: Fields<'_>) -> Result<Option<PortVlans>, Error> {
 
 fn range(min: Option<i64>, max: Option<i64>) -> Result<std::ops::Range<u16>, Error> {
     let missing = |which: &str| {
-        refuse(format!("minID and maxID should be configured simultaneously, {which} is missing"))
+        Error::config(format!(
+            "minID and maxID should be configured simultaneously, {which} is missing"
+        ))
     };
     match (min, max) {
         (None, None) => Ok(0..0),
@@ -52,7 +53,7 @@ fn range(min: Option<i64>, max: Option<i64>) -> Result<std::ops::Range<u16>, Err
         (Some(min), Some(max)) => {
             let (min, max) = (checked("minID", min)?, checked("maxID", max)?);
             if max < min {
-                return Err(refuse("minID is greater than maxID in trunk parameter"));
+                return Err(Error::config("minID is greater than maxID in trunk parameter"));
             }
             Ok(min..max + 1)
         }
@@ -63,11 +64,7 @@ fn checked(key: &str, id: i64) -> Result<u16, Error> {
     u16::try_from(id)
         .ok()
         .filter(|_| (1..=LAST).contains(&id))
-        .ok_or_else(|| refuse(format!("incorrect trunk {key} parameter")))
-}
-
-fn refuse(msg: impl Into<String>) -> Error {
-    Error::new(Code::InvalidConfig, msg)
+        .ok_or_else(|| Error::config(format!("incorrect trunk {key} parameter")))
 }
 
 /// Makes the bridge keep VLANs apart, where the configuration has any.
@@ -92,8 +89,7 @@ pub(super) fn join(host: &mut Kernel, conf: &BridgeConf, port: &str) -> Result<(
     Ok(host.set_port_vlans(link.index, port, vlans)?)
 }
 
-/// The interface of the host that is the gateway of the container's VLAN, made if need be. `None`: it is
-/// the bridge itself.
+/// Gateway of the container's VLAN on the host, made if need be. `None`: the bridge itself.
 pub(super) fn gateway(
     host: &mut Kernel,
     conf: &BridgeConf,
@@ -104,7 +100,7 @@ pub(super) fn gateway(
     let name = format!("{}.{id}", conf.bridge);
     if name.len() > LONGEST_NAME {
         let msg = format!("the gateway of VLAN {id} cannot be called {name}: that is too long");
-        return Err(refuse(msg).with_details("give 'bridge' a shorter name"));
+        return Err(Error::config(msg).with_details("give 'bridge' a shorter name"));
     }
     if let Some(link) = host.link(&name)? {
         return Ok(Some(link));

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::protocol::{
     Attachment, Call, Conf, Error, ErrorContext, FieldError, Fields, Route, Version, compact,
+    internal,
 };
 
 const DATA_DIR: &str = "/var/lib/cni/flannel";
@@ -64,9 +65,9 @@ impl<'a> FlannelConf<'a> {
         }
         for key in ["name", "ipam"] {
             if delegate.contains_key(key) {
-                return Err(Error::internal(format_args!(
+                return Err(internal!(
                     "'delegate' dictionary must not have '{key}' field, it'll be set by flannel"
-                )));
+                ));
             }
         }
         Ok(())
@@ -138,7 +139,6 @@ impl Document {
         Some(Self { kind, members, routes: None })
     }
 
-    /// The same request for the delegate.
     pub(super) fn call(&self, call: &Call) -> Result<Call, Error> {
         Ok(Call { conf: Conf::of_members(self.members.clone())?, ..call.clone() })
     }

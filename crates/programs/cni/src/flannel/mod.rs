@@ -13,7 +13,7 @@ pub use daemon::ABSENCE_NOTE;
 use flannel_lease::SubnetFile;
 
 use crate::bridge::refuse_attached;
-use crate::builtin::BuiltIn;
+use crate::builtin::built_in;
 use crate::delegate::{self, Delegate};
 use crate::netns::Netns;
 use crate::protocol::{Added, Attachment, Call, Code, Command, Error, Plugin};
@@ -148,7 +148,6 @@ impl Flannel {
         }
     }
 
-    /// Every command but ADD.
     fn hand_on(
         &self,
         call: &Call,
@@ -163,11 +162,10 @@ impl Flannel {
 
     fn built_in(&self, conf: &FlannelConf<'_>, kind: &str) -> Option<&'static dyn Plugin> {
         let by_exec = self.by_exec || conf.by_exec;
-        BuiltIn::of_kind(kind).filter(|_| !by_exec).map(BuiltIn::plugin)
+        built_in(kind).filter(|_| !by_exec)
     }
 
-    /// Undoes what was added to this network for attachments that are gone, each by the
-    /// configuration that was saved of it.
+    /// Undoes what was added for attachments that are gone, each by its saved configuration.
     fn collect_saved(
         &self,
         call: &Call,

@@ -9,7 +9,7 @@ use super::conf::IpamConf;
 use super::lock::Lock;
 use super::range::{Range, RangeSet};
 use super::store::{Holder, Pen, Reservation, Store};
-use crate::protocol::{Call, Code, Error, IpConfig};
+use crate::protocol::{Call, Code, Error, IpConfig, internal};
 
 /// `own`: what the attachment has already.
 pub(super) fn allocate(
@@ -43,17 +43,13 @@ pub(super) fn allocate(
     if !requested.is_empty() {
         allocator.take_back();
         let list: Vec<String> = requested.iter().map(IpAddr::to_string).collect();
-        return Err(Error::internal(format_args!(
-            "failed to allocate all requested IPs: {}",
-            list.join(" ")
-        )));
+        return Err(internal!("failed to allocate all requested IPs: {}", list.join(" ")));
     }
     Ok(ips)
 }
 
 fn taken(ip: IpAddr, set: &RangeSet) -> Error {
-    let msg = format!("requested IP address {ip} is not available in range set {set}");
-    Error::internal(msg)
+    internal!("requested IP address {ip} is not available in range set {set}")
 }
 
 fn exhausted(set: &RangeSet) -> Error {
@@ -97,8 +93,7 @@ impl Allocator<'_> {
         Ok(IpConfig { interface: None, address, gateway: Some(range.gateway), family: None })
     }
 
-    /// What a plugin of old has reserved, without the interface, is reserved with it from now on: a
-    /// DEL looks for the one or the other.
+    /// Adds the interface to a reservation of an old plugin: DEL looks for one with it first.
     fn sign(&self, own: &Reservation, set: &RangeSet) -> Result<(), Error> {
         if matches!(own.owner, Holder::Attachment { .. }) {
             return Ok(());
@@ -113,7 +108,7 @@ impl Allocator<'_> {
     fn take<'s>(&mut self, set: &'s RangeSet, ip: IpAddr) -> Result<&'s Range, Error> {
         let range = set.range_of(ip).ok_or_else(|| taken(ip, set))?;
         if ip == range.gateway {
-            return Err(Error::internal(format_args!("requested ip {ip} is subnet's gateway")));
+            return Err(internal!("requested ip {ip} is subnet's gateway"));
         }
         let lock = self.store.lock()?;
         if !self.pen.reserve(&lock, ip)? {

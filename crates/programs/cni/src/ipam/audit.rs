@@ -37,11 +37,8 @@ pub enum State {
     Stale,
 }
 
-/// What is in use on this host.
 pub struct Evidence {
-    /// All addresses in all network namespaces.
     pub addresses: std::collections::BTreeSet<IpAddr>,
-    /// Where runtimes note the results of ADDs.
     pub results: PathBuf,
 }
 
@@ -52,7 +49,6 @@ impl Evidence {
     }
 }
 
-/// Judges every reservation of a network.
 pub fn inspect(
     store: &Store,
     network: &str,

@@ -1,16 +1,14 @@
-//! The host-local plugin's configuration: the `ipam` part of the network's, and what a runtime may
-//! ask for on top.
+//! The host-local plugin's configuration: the network's `ipam`, and what a runtime asks on top.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use super::addr::parse_lenient;
 use super::range::{Range, RangeSet};
-use crate::protocol::{Call, Code, Error, FieldError, Fields, Route, Version};
+use crate::protocol::{Call, Error, FieldError, Fields, Route, Version};
 
 const DATA_DIR: &str = "/var/lib/cni/networks";
 
-/// What is to be given out.
 pub struct IpamConf {
     pub sets: Vec<RangeSet>,
     pub requested: Vec<IpAddr>,
@@ -40,8 +38,7 @@ impl IpamConf {
 
 fn ipam(call: &Call) -> Result<Fields<'_>, Error> {
     let ipam = call.conf.fields().map("ipam")?;
-    ipam.map(Fields::new)
-        .ok_or_else(|| Error::new(Code::InvalidConfig, "IPAM config missing 'ipam' key"))
+    ipam.map(Fields::new).ok_or_else(|| Error::config("IPAM config missing 'ipam' key"))
 }
 
 /// In the reference's order: what the runtime asks for, a single range of the oldest kind, the rest.
@@ -53,7 +50,7 @@ fn sets(call: &Call, ipam: Fields<'_>) -> Result<Vec<RangeSet>, Error> {
     }
     raw.extend(lists(ipam, "ranges")?);
     if raw.is_empty() {
-        return Err(Error::new(Code::InvalidConfig, "no IP ranges specified"));
+        return Err(Error::config("no IP ranges specified"));
     }
     let set = |(at, ranges): (usize, Vec<Fields<'_>>)| {
         let ranges: Result<_, Error> = ranges.into_iter().map(Range::read).collect();
@@ -87,13 +84,14 @@ fn lists<'a>(fields: Fields<'a>, key: &str) -> Result<Vec<Vec<Fields<'a>>>, Fiel
 fn check_together(sets: &[RangeSet], version: Version) -> Result<(), Error> {
     let of_ipv4 = sets.iter().filter(|set| set.is_ipv4()).count();
     if version < Version::V030 && (of_ipv4 > 1 || sets.len() - of_ipv4 > 1) {
-        let msg = format!("CNI version {version} does not support more than 1 address per family");
-        return Err(Error::new(Code::InvalidConfig, msg));
+        return Err(Error::config(format!(
+            "CNI version {version} does not support more than 1 address per family"
+        )));
     }
     for (at, set) in sets.iter().enumerate() {
         if let Some(other) = sets[at + 1..].iter().position(|other| set.overlaps(other)) {
-            let msg = format!("range set {at} overlaps with {}", at + 1 + other);
-            return Err(Error::new(Code::InvalidConfig, msg));
+            let other = at + 1 + other;
+            return Err(Error::config(format!("range set {at} overlaps with {other}")));
         }
     }
     Ok(())

@@ -1,9 +1,7 @@
 //! The lock of a network's reservations: an advisory lock on a file, which both implementations
 //! take, and which the kernel sets free when its holder dies.
 
-use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -17,26 +15,14 @@ pub struct Lock {
     _file: OwnedFd,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum LockError {
-    #[error("somebody has held the lock in {} for {} s", path.display(), LOCK_TIMEOUT.as_secs())]
-    Held { path: PathBuf },
-    #[error("could not lock the reservations in {}: {error}", path.display())]
-    Io { path: PathBuf, error: io::Error },
-}
-
 impl Lock {
-    pub(super) fn take(file: OwnedFd, path: &Path, timeout: Duration) -> Result<Self, LockError> {
-        let file = match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(file),
-            Err(Errno::WOULDBLOCK) => {
-                wait(file, timeout).ok_or_else(|| LockError::Held { path: path.to_owned() })?
-            }
-            Err(error) => Err(error),
+    /// `None`: somebody else holds it all the time.
+    pub(super) fn take(file: OwnedFd, timeout: Duration) -> Result<Option<Self>, Errno> {
+        let locked = match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => wait(file, timeout).transpose()?,
+            other => other.map(|()| Some(file))?,
         };
-        let file =
-            file.map_err(|error| LockError::Io { path: path.to_owned(), error: error.into() })?;
-        Ok(Self { _file: file })
+        Ok(locked.map(|file| Self { _file: file }))
     }
 }
 

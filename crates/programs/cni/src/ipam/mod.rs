@@ -1,5 +1,4 @@
-//! The host-local plugin: addresses of this node's own subnet, one of every range set for every
-//! attachment, remembered on disk.
+//! The host-local plugin: gives each attachment an address of every range set, remembered on disk.
 
 pub(crate) mod addr;
 mod allocate;
@@ -17,7 +16,9 @@ pub use store::{Holder, Reservation, Store, StoreError};
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
-use crate::protocol::{Added, Attachment, Call, Code, Dns, Error, ErrorContext, Outcome, Plugin};
+use crate::protocol::{
+    Added, Attachment, Call, Code, Dns, Error, ErrorContext, Outcome, Plugin, internal,
+};
 
 pub struct HostLocal;
 
@@ -57,7 +58,11 @@ impl Plugin for HostLocal {
         let Some(store) = Store::of_call(call)? else { return Ok(()) };
         let lock = store.lock()?;
         for reservation in store.reservations()? {
-            if !valid.iter().any(|attachment| reservation.owner.is(attachment)) {
+            let is_its = |it: &Attachment| {
+                reservation.owner.is_attachment(&it.container_id, &it.ifname)
+                    || reservation.owner.is_container(&it.container_id)
+            };
+            if !valid.iter().any(is_its) {
                 store.release(&lock, &reservation)?;
             }
         }
@@ -70,7 +75,6 @@ impl Plugin for HostLocal {
     }
 }
 
-/// Addresses for an attachment.
 #[derive(Default)]
 pub struct AllocatedAddresses {
     pub outcome: Outcome,
@@ -90,8 +94,7 @@ pub fn add(call: &Call) -> Result<AllocatedAddresses, Error> {
         None => Dns::default(),
     };
     let store = Store::create(&conf::directory(call)?)?;
-    // Before the lock is taken: what belongs to this attachment nobody else changes, and to look for
-    // it means to read all files there are.
+    // Before the lock is taken: it means to read all files, and nobody else changes this attachment's.
     let own = match call.retried {
         true => store.of_attachment(&call.container_id, &call.ifname)?,
         false => Vec::new(),
@@ -111,11 +114,11 @@ fn refuse_duplicate_allocation(call: &Call) -> Result<(), Error> {
     let Some(started) = host_start() else { return Ok(()) };
     for own in store.of_attachment(&call.container_id, &call.ifname)? {
         if store.since(own.ip).is_some_and(|at| at > started) {
-            let msg = format!(
+            return Err(internal!(
                 "{} has been allocated to {}, duplicate allocation is not allowed",
-                own.ip, call.container_id
-            );
-            return Err(Error::internal(msg));
+                own.ip,
+                call.container_id
+            ));
         }
     }
     Ok(())
@@ -134,8 +137,7 @@ pub fn take_back(call: &Call, given: &[IpAddr]) -> Result<(), Error> {
     release(&store, &reservations)
 }
 
-/// The reservations of the addresses that the result of the ADD names, if each has one. Then nobody needs
-/// to read all others.
+/// Reservations of the addresses in the ADD's result, if each has one: no other need be read.
 fn named(call: &Call, store: &Store) -> Result<Vec<Reservation>, Error> {
     let Ok(Some(result)) = call.previous_result() else { return Ok(Vec::new()) };
     let named: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.addr()).collect();
@@ -158,17 +160,5 @@ impl Store {
     /// The one that a call is about. `None`: nothing was ever given out.
     fn of_call(call: &Call) -> Result<Option<Self>, Error> {
         Ok(Self::open(&conf::directory(call)?)?)
-    }
-}
-
-impl Holder {
-    fn is(&self, attachment: &Attachment) -> bool {
-        match self {
-            Self::Attachment { container_id, ifname } => {
-                *container_id == attachment.container_id && *ifname == attachment.ifname
-            }
-            Self::Container { container_id } => *container_id == attachment.container_id,
-            Self::Nobody => false,
-        }
     }
 }

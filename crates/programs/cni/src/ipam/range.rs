@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::addr::{first_of, next, parse, same_family};
-use crate::protocol::{Code, Error, FieldError, Fields};
+use crate::protocol::{Error, FieldError, Fields};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Range {
@@ -43,15 +43,15 @@ impl Range {
         last: Option<IpAddr>,
     ) -> Result<Self, Error> {
         if subnet.prefix_len() + 2 > subnet.max_prefix_len() {
-            return Err(refuse(format!("Network {subnet} too small to allocate from")));
+            return Err(Error::config(format!("Network {subnet} too small to allocate from")));
         }
         if subnet.addr() != subnet.network() {
             let (length, network) = (subnet.prefix_len(), subnet.network());
-            return Err(refuse(format!(
+            return Err(Error::config(format!(
                 "Network has host bits set. For a subnet mask of length {length} the network address is {network}"
             )));
         }
-        let outside = |what, ip| refuse(format!("{what} {ip} not in network {subnet}"));
+        let outside = |what, ip| Error::config(format!("{what} {ip} not in network {subnet}"));
         let inside = |what, ip: IpAddr| match subnet.contains(&ip) {
             true => Ok(ip),
             false => Err(outside(what, ip)),
@@ -92,13 +92,13 @@ fn last_of(subnet: IpNet) -> IpAddr {
 
 impl RangeSet {
     pub fn new(ranges: Vec<Range>) -> Result<Self, Error> {
-        let Some(one) = ranges.first() else { return Err(refuse("empty range set")) };
+        let Some(one) = ranges.first() else { return Err(Error::config("empty range set")) };
         if ranges.iter().any(|range| !same_family(range.first, one.first)) {
-            return Err(refuse("mixed address families"));
+            return Err(Error::config("mixed address families"));
         }
         for (at, range) in ranges.iter().enumerate() {
             if let Some(other) = ranges[at + 1..].iter().find(|other| range.overlaps(other)) {
-                return Err(refuse(format!("subnets {range} and {other} overlap")));
+                return Err(Error::config(format!("subnets {range} and {other} overlap")));
             }
         }
         Ok(Self(ranges))
@@ -141,10 +141,6 @@ impl RangeSet {
     }
 }
 
-fn refuse(msg: impl Into<String>) -> Error {
-    Error::new(Code::InvalidConfig, msg)
-}
-
 impl fmt::Display for Range {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.first, self.last)
@@ -153,10 +149,8 @@ impl fmt::Display for Range {
 
 impl fmt::Display for RangeSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, range) in self.0.iter().enumerate() {
-            write!(f, "{}{range}", if at == 0 { "" } else { "," })?;
-        }
-        Ok(())
+        let ranges: Vec<String> = self.0.iter().map(Range::to_string).collect();
+        f.write_str(&ranges.join(","))
     }
 }
 

@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, linkat, openat, unli
 use rustix::io::Errno;
 
 use super::addr;
-use super::lock::{self, Lock, LockError};
+use super::lock::{LOCK_TIMEOUT, Lock};
 
 const LOCK: &str = "lock";
 const LAST: &str = "last_reserved_ip.";
@@ -30,7 +30,6 @@ pub struct Store {
     gave_up: Cell<bool>,
 }
 
-/// An address that was given out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
     pub ip: IpAddr,
@@ -55,29 +54,19 @@ pub enum Holder {
 pub enum StoreError {
     #[error("could not {attempted} in {}: {error}", path.display())]
     Io { attempted: &'static str, path: PathBuf, error: io::Error },
-    #[error(transparent)]
-    Lock(#[from] LockError),
+    #[error("somebody has held the lock in {} for {} s", path.display(), LOCK_TIMEOUT.as_secs())]
+    Held { path: PathBuf },
 }
 
 impl Store {
-    /// Makes the directory when it is not there.
     pub fn create(path: &Path) -> Result<Self, StoreError> {
-        match Self::open(path)? {
-            Some(store) => Ok(store),
-            None => {
-                let failed = |error| StoreError::Io {
-                    attempted: "make the directory",
-                    path: path.into(),
-                    error,
-                };
-                std::fs::DirBuilder::new()
-                    .recursive(true)
-                    .mode(0o755)
-                    .create(path)
-                    .map_err(failed)?;
-                Self::open(path)?.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))
-            }
+        if let Some(store) = Self::open(path)? {
+            return Ok(store);
         }
+        let attempted = "make the directory";
+        let failed = |error| StoreError::Io { attempted, path: path.into(), error };
+        std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(failed)?;
+        Self::open(path)?.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))
     }
 
     /// `None`: nothing was ever given out.
@@ -89,11 +78,10 @@ impl Store {
                 Ok(Some(Self { path: path.to_owned(), directory, gave_up }))
             }
             Err(Errno::NOENT) => Ok(None),
-            Err(error) => Err(StoreError::Io {
-                attempted: "open the directory",
-                path: path.into(),
-                error: error.into(),
-            }),
+            Err(error) => {
+                let (attempted, error) = ("open the directory", error.into());
+                Err(StoreError::Io { attempted, path: path.into(), error })
+            }
         }
     }
 
@@ -102,10 +90,11 @@ impl Store {
         let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = openat(&self.directory, LOCK, flags, Mode::from_raw_mode(0o750))
             .map_err(|error| self.failed("open the lock file", error))?;
-        let timeout = if self.gave_up.get() { Duration::ZERO } else { lock::LOCK_TIMEOUT };
-        let lock = Lock::take(file, &self.path, timeout);
-        self.gave_up.set(matches!(lock, Err(LockError::Held { .. })));
-        Ok(lock?)
+        let timeout = if self.gave_up.get() { Duration::ZERO } else { LOCK_TIMEOUT };
+        let lock = Lock::take(file, timeout);
+        self.gave_up.set(matches!(lock, Ok(None)));
+        lock.map_err(|error| self.failed("lock the reservations", error))?
+            .ok_or_else(|| StoreError::Held { path: self.path.clone() })
     }
 
     /// The writer of one reservation. It is written once and then hung up under the first free name,
@@ -134,8 +123,7 @@ impl Store {
     /// Only a matter of fairness: whoever cannot read it begins at the beginning.
     pub fn set_last_reserved(&self, set: usize, ip: IpAddr) -> Result<(), StoreError> {
         let failed = |error| self.failed("note the last address", error);
-        // Without truncating first: file systems take that for the replacement of a precious file
-        // and write it to disk at once.
+        // Not truncated first: file systems would write that to disk at once.
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file =
             openat(&self.directory, format!("{LAST}{set}"), flags, Mode::from_raw_mode(0o600))
@@ -145,7 +133,6 @@ impl Store {
         rustix::fs::ftruncate(&file, text.len() as u64).map_err(failed)
     }
 
-    /// Every address given out.
     pub fn reservations(&self) -> Result<Vec<Reservation>, StoreError> {
         let failed = |error| self.failed("list the reservations", error);
         let mut reservations = Vec::new();
@@ -214,7 +201,6 @@ impl Store {
         }
     }
 
-    /// When an address was given out.
     pub fn since(&self, ip: IpAddr) -> Option<std::time::SystemTime> {
         std::fs::symlink_metadata(self.path.join(ip.to_string())).ok()?.modified().ok()
     }
@@ -296,7 +282,7 @@ impl Holder {
         matches!(self, Self::Attachment { container_id, ifname } if container_id == id.trim() && ifname == name)
     }
 
-    fn is_container(&self, id: &str) -> bool {
+    pub fn is_container(&self, id: &str) -> bool {
         matches!(self, Self::Container { container_id } if container_id == id.trim())
     }
 }
@@ -312,8 +298,8 @@ impl From<StoreError> for crate::protocol::Error {
     fn from(error: StoreError) -> Self {
         use crate::protocol::Code;
         let code = match error {
-            StoreError::Lock(LockError::Held { .. }) => Code::TryAgainLater,
-            _ => Code::Io,
+            StoreError::Held { .. } => Code::TryAgainLater,
+            StoreError::Io { .. } => Code::Io,
         };
         Self::new(code, error.to_string())
     }

@@ -7,26 +7,23 @@ use super::saved_nat::SavedNat;
 use super::transaction::{Rule, Transaction};
 use super::{NAT, remove};
 use crate::nft::Nft;
-use crate::protocol::Error;
+use crate::protocol::{Error, internal};
 
 /// Others change the firewall, too.
 const TRIES: usize = 3;
 
-/// A chain that is made for the first container that needs it and stays, with what must stand in it and
-/// what leads to it.
+/// A chain that the first container needs and that stays, with its rules and what leads to it.
 pub(crate) struct SharedChain {
     pub(crate) name: String,
     pub(crate) rules: Vec<SharedRule>,
 }
 
-/// A rule that several containers need.
 pub(crate) struct SharedRule {
     chain: String,
     rule: Rule,
     first: bool,
 }
 
-/// A container's chain.
 pub(crate) struct OwnChain {
     pub(crate) name: String,
     pub(crate) rules: Vec<Rule>,
@@ -79,25 +76,23 @@ fn write(
     shared: &[SharedChain],
     own: &OwnChain,
 ) -> Result<(), Error> {
-    let mut transaction = Transaction::new();
-    match program.kind {
-        Kind::Nftables => rules_of(shared).for_each(|it| transaction.require(&it.chain, &it.rule)),
-        Kind::Legacy => {}
+    let mut transaction = Transaction::default();
+    if program.kind == Kind::Nftables {
+        rules_of(shared).for_each(|it| transaction.push("-C", &it.chain, &it.rule));
     }
     transaction.empty_chain(&own.name);
     for rule in &own.rules {
-        transaction.append(&own.name, rule);
+        transaction.push("-A", &own.name, rule);
     }
-    let entries = own.entries.iter().map(|rule| rule.clone().jump(&own.name));
     let before = match own.position {
         Position::Last => None,
         Position::First => Some(0),
         Position::BehindSpecific => Some(entries_to_specific(nft, family, program, own.entry)?),
     };
-    for (at, rule) in entries.enumerate() {
-        match before {
-            None => transaction.append(own.entry, &rule),
-            Some(before) => transaction.insert_at(own.entry, before + at + 1, &rule),
+    for (at, rule) in own.jumps().enumerate() {
+        match before.map(|before| format!("{} {}", own.entry, before + at + 1)) {
+            None => transaction.push("-A", own.entry, &rule),
+            Some(place) => transaction.push("-I", &place, &rule),
         }
     }
     match transaction.commit(program) {
@@ -129,8 +124,7 @@ fn entries_to_specific(
     }
 }
 
-/// Whether a container's chain is there with all its rules, and with all that leads to it. `None`:
-/// there is no such chain.
+/// Whether a container's chain, its rules and its entries are there. `None`: no such chain.
 pub(crate) fn verify(
     nft: &mut Nft,
     family: TableFamily,
@@ -143,7 +137,7 @@ pub(crate) fn verify(
     };
     let program = Program::of_kind(family, kind)?;
     let own_rules = own.rules.iter().map(|rule| (own.name.as_str(), rule.clone()));
-    let entries = own.entries.iter().map(|rule| (own.entry, rule.clone().jump(&own.name)));
+    let entries = own.jumps().map(|rule| (own.entry, rule));
     let shared = rules_of(shared).map(SharedRule::place);
     let all_there = stand(&program, shared.chain(own_rules).chain(entries));
     Some(all_there.and_then(|()| {
@@ -153,15 +147,14 @@ pub(crate) fn verify(
         let saved = program.save()?;
         match SavedNat::parse(&saved).port_taken_from(own.entry, &own.name) {
             None => Ok(()),
-            Some((port, by)) => Err(Error::internal(format_args!(
+            Some((port, by)) => Err(internal!(
                 "host port {port} leads to another container: its chain {by} comes first"
-            ))
+            )
             .with_details("remove the other container, or choose another hostPort or hostIP")),
         }
     }))
 }
 
-/// Which kind of iptables holds a chain.
 fn place(nft: &mut Nft, family: TableFamily, chain: &str) -> Result<Option<Kind>, Error> {
     if nft.has_chain(family, NAT, chain)? {
         return Ok(Some(Kind::Nftables));
@@ -188,9 +181,9 @@ fn clear(
     if place(nft, family, &own.name)? != Some(program.kind) {
         return Ok(());
     }
-    for rule in &own.entries {
-        let mut transaction = Transaction::new();
-        transaction.delete(own.entry, &rule.clone().jump(&own.name));
+    for rule in own.jumps() {
+        let mut transaction = Transaction::default();
+        transaction.push("-D", own.entry, &rule);
         while transaction.commit(program).is_ok() {}
     }
     Ok(())
@@ -198,13 +191,13 @@ fn clear(
 
 /// Makes what is missing of chains that containers share. Whoever makes a chain makes its rules with it;
 /// where there is a chain already, what is missing is added one by one.
-pub(super) fn make_missing(program: &Program, shared: &[SharedChain]) -> Result<(), Error> {
+fn make_missing(program: &Program, shared: &[SharedChain]) -> Result<(), Error> {
     if stand(program, rules_of(shared).map(SharedRule::place)).is_ok() {
         return Ok(());
     }
     for chain in shared {
-        let mut whole = Transaction::new();
-        whole.make_chain(&chain.name);
+        let mut whole = Transaction::default();
+        whole.push("-N", &chain.name, &Rule::default());
         chain.rules.iter().for_each(|it| it.put(&mut whole));
         match whole.commit(program) {
             Ok(()) => continue,
@@ -214,7 +207,7 @@ pub(super) fn make_missing(program: &Program, shared: &[SharedChain]) -> Result<
         }
         for it in &chain.rules {
             if stand(program, std::iter::once(it.place())).is_err() {
-                let mut missing = Transaction::new();
+                let mut missing = Transaction::default();
                 it.put(&mut missing);
                 missing.commit(program)?;
             }
@@ -225,28 +218,29 @@ pub(super) fn make_missing(program: &Program, shared: &[SharedChain]) -> Result<
 
 /// Whether all these rules are there. Programs of the older kind, those of IPv6 at least, take a rule for
 /// another when they are asked for it; they know them apart when they are to delete one.
-pub(super) fn stand<'a>(
-    program: &Program,
-    rules: impl Iterator<Item = (&'a str, Rule)>,
-) -> Result<(), Error> {
-    let mut transaction = Transaction::new();
-    for (chain, rule) in rules {
-        match program.kind {
-            Kind::Nftables => transaction.require(chain, &rule),
-            Kind::Legacy => transaction.delete(chain, &rule),
-        }
-    }
-    let asked = match program.kind {
-        Kind::Nftables => transaction.commit(program),
-        Kind::Legacy => transaction.rehearse(program),
+fn stand<'a>(program: &Program, rules: impl Iterator<Item = (&'a str, Rule)>) -> Result<(), Error> {
+    let mut transaction = Transaction::default();
+    let (command, options): (_, &[&str]) = match program.kind {
+        Kind::Nftables => ("-C", &[]),
+        Kind::Legacy => ("-D", &["--test"]),
     };
-    asked.map_err(|refusal| match refusal.line {
+    for (chain, rule) in rules {
+        transaction.push(command, chain, &rule);
+    }
+    transaction.run(program, options).map_err(|refusal| match refusal.line {
         Some((_, line)) => {
             let rule = line.get(2..).unwrap_or_default();
-            Error::internal(format_args!("iptables lacks the rule \"-A{rule}\""))
+            internal!("iptables lacks the rule \"-A{rule}\"")
         }
         None => refusal.into(),
     })
+}
+
+impl OwnChain {
+    /// Its entries, as they lead to it.
+    fn jumps(&self) -> impl Iterator<Item = Rule> {
+        self.entries.iter().map(|rule| rule.clone().jump(&self.name))
+    }
 }
 
 impl SharedRule {
@@ -260,19 +254,15 @@ impl SharedRule {
         Self { chain: chain.into(), rule, first: false }
     }
 
-    pub(super) fn place(&self) -> (&str, Rule) {
+    fn place(&self) -> (&str, Rule) {
         (&self.chain, self.rule.clone())
     }
 
     fn put(&self, transaction: &mut Transaction) {
-        if self.first {
-            transaction.insert(&self.chain, &self.rule);
-        } else {
-            transaction.append(&self.chain, &self.rule);
-        }
+        transaction.push(if self.first { "-I" } else { "-A" }, &self.chain, &self.rule);
     }
 }
 
-pub(super) fn rules_of(shared: &[SharedChain]) -> impl Iterator<Item = &SharedRule> + '_ {
+fn rules_of(shared: &[SharedChain]) -> impl Iterator<Item = &SharedRule> + '_ {
     shared.iter().flat_map(|chain| &chain.rules)
 }

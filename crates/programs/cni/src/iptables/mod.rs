@@ -17,10 +17,8 @@ pub(crate) use transaction::Rule;
 
 use crate::protocol::{FieldError, Fields};
 
-/// The table that all rules of this plugin are in.
 const NAT: &str = "nat";
 
-/// What holds a host's rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backend {
     Iptables,

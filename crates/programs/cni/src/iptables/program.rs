@@ -2,18 +2,18 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Output;
 use std::time::Duration;
 
 use flannel_common::SearchPath;
 use flannel_nft::TableFamily;
 
 use super::NAT;
-use crate::protocol::{Error, ErrorContext};
-use crate::subprocess::{self, Output};
+use crate::protocol::{Error, ErrorContext, internal};
+use crate::subprocess;
 
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Where a program of iptables puts the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Nftables,
@@ -34,10 +34,9 @@ impl Program {
     pub(super) fn of_host(family: TableFamily) -> Result<Self, Error> {
         let name = name(family);
         Self::on_path(name).ok_or_else(|| {
-            Error::internal(format_args!("there is no {name} on the path of the container runtime"))
-                .with_details(
-                    "install iptables, or ask for \"nftables\" where a plugin knows that backend",
-                )
+            internal!("there is no {name} on the path of the container runtime").with_details(
+                "install iptables, or ask for \"nftables\" where a plugin knows that backend",
+            )
         })
     }
 
@@ -89,7 +88,7 @@ impl Program {
         let saved = self.run("-save", &["-t", NAT], "")?;
         if !saved.status.success() {
             let why = String::from_utf8_lossy(&saved.stderr).trim().to_owned();
-            return Err(Error::internal(format_args!("{}-save failed: {why}", self.name)));
+            return Err(internal!("{}-save failed: {why}", self.name));
         }
         Ok(String::from_utf8_lossy(&saved.stdout).into_owned())
     }

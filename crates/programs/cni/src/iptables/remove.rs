@@ -32,7 +32,6 @@ pub(super) fn remove_of(
     Ok(())
 }
 
-/// Chains of containers that are gone.
 pub(crate) struct Stale<'a> {
     /// The chain that leads to them.
     pub(crate) entry: &'a str,
@@ -105,7 +104,7 @@ fn remove_from_legacy(
     // Whoever has no such program cannot have made such rules with it.
     let Some(program) = Program::of_kind(family, Kind::Legacy) else { return Ok(()) };
     let saved = program.save()?;
-    let mut transaction = Transaction::new();
+    let mut transaction = Transaction::default();
     let mut chains: Vec<String> = Vec::new();
     for line in read_saved(&saved) {
         match line {
@@ -116,7 +115,7 @@ fn remove_from_legacy(
                 let Some(chain) = rule.option("-j").filter(|it| is_wanted(it, comment)) else {
                     continue;
                 };
-                transaction.delete(entry, &Rule(rule.words.clone()));
+                transaction.push("-D", entry, &Rule(rule.words.clone()));
                 if !chains.iter().any(|it| it == chain) {
                     chains.push(chain.to_owned());
                 }

@@ -40,6 +40,7 @@ impl Rule {
     }
 }
 
+#[derive(Default)]
 pub(super) struct Transaction {
     lines: Vec<String>,
 }
@@ -53,44 +54,19 @@ pub(super) struct Refusal {
 
 impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
-        let said = refusal.said;
-        match refusal.line {
-            Some((_, line)) => Self::internal(format_args!("iptables refused \"{line}\": {said}")),
-            None => Self::internal(format_args!("iptables refused: {said}")),
-        }
+        let line = refusal.line.map(|(_, line)| format!(" \"{line}\"")).unwrap_or_default();
+        Self::internal(format_args!("iptables refused{line}: {}", refusal.said))
     }
 }
 
 impl Transaction {
-    pub(super) fn new() -> Self {
-        Self { lines: Vec::new() }
-    }
-
-    /// It ends here unless there is such a rule.
-    pub(super) fn require(&mut self, chain: &str, rule: &Rule) {
-        self.push("-C", chain, rule);
-    }
-
-    pub(super) fn append(&mut self, chain: &str, rule: &Rule) {
-        self.push("-A", chain, rule);
-    }
-
-    pub(super) fn insert(&mut self, chain: &str, rule: &Rule) {
-        self.push("-I", chain, rule);
-    }
-
-    /// As the nth rule of the chain.
-    pub(super) fn insert_at(&mut self, chain: &str, number: usize, rule: &Rule) {
-        self.push("-I", &format!("{chain} {number}"), rule);
-    }
-
-    pub(super) fn delete(&mut self, chain: &str, rule: &Rule) {
-        self.push("-D", chain, rule);
-    }
-
-    /// It ends here if there is such a chain.
-    pub(super) fn make_chain(&mut self, chain: &str) {
-        self.push("-N", chain, &Rule::default());
+    /// Adds a command. `-C` ends all unless there is such a rule, and `-N` if there is the chain.
+    pub(super) fn push(&mut self, command: &str, chain: &str, rule: &Rule) {
+        let mut line = format!("{command} {chain}");
+        for word in &rule.0 {
+            let _ = write!(line, " {}", quoted(word));
+        }
+        self.lines.push(line);
     }
 
     /// A chain without rules, whether or not there was one.
@@ -107,18 +83,9 @@ impl Transaction {
         self.run(program, &[])
     }
 
-    /// Does as if, and changes nothing.
-    pub(super) fn rehearse(&self, program: &Program) -> Result<(), Refusal> {
-        self.run(program, &["--test"])
-    }
-
-    fn run(&self, program: &Program, options: &[&str]) -> Result<(), Refusal> {
-        let mut text = format!("*{NAT}\n");
-        for line in &self.lines {
-            text.push_str(line);
-            text.push('\n');
-        }
-        text.push_str("COMMIT\n");
+    /// With `--test` among the options it does as if, and changes nothing.
+    pub(super) fn run(&self, program: &Program, options: &[&str]) -> Result<(), Refusal> {
+        let text = format!("*{NAT}\n{}\nCOMMIT\n", self.lines.join("\n"));
         let unknown = |error: Error| Refusal { line: None, said: error.to_string() };
         let output = program.restore(options, &text).map_err(unknown)?;
         if output.status.success() {
@@ -131,14 +98,6 @@ impl Transaction {
             .and_then(|at| Some((at, self.lines.get(at)?.clone())));
         let said = said.lines().next().unwrap_or("it did not say why").to_owned();
         Err(Refusal { line, said })
-    }
-
-    fn push(&mut self, command: &str, chain: &str, rule: &Rule) {
-        let mut line = format!("{command} {chain}");
-        for word in &rule.0 {
-            let _ = write!(line, " {}", quoted(word));
-        }
-        self.lines.push(line);
     }
 }
 
@@ -156,15 +115,7 @@ fn quoted(word: &str) -> String {
     if !word.is_empty() && word.chars().all(is_plain) {
         return word.to_owned();
     }
-    let mut text = String::from('"');
-    for c in word.chars() {
-        if matches!(c, '"' | '\\') {
-            text.push('\\');
-        }
-        text.push(c);
-    }
-    text.push('"');
-    text
+    format!("\"{}\"", word.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 #[cfg(test)]
@@ -175,8 +126,8 @@ mod tests {
     fn what_is_quoted_is_cut_to_the_same_words() {
         let rule =
             Rule::new("! -s 10.0.0.0/8").comment("name: \"a\\b\" id: \"\"").word("").jump("X");
-        let mut transaction = Transaction::new();
-        transaction.append("Y", &rule);
+        let mut transaction = Transaction::default();
+        transaction.push("-A", "Y", &rule);
         assert_eq!(flannel_nft::split_words(&transaction.lines[0])[2..], rule.0);
     }
 

@@ -12,7 +12,6 @@ use super::{Change, Kernel, KernelError};
 
 const ADDRESS_HEADER: usize = 8;
 
-/// An address as it was found.
 struct Found {
     link: u32,
     address: IpNet,
@@ -20,7 +19,6 @@ struct Found {
 }
 
 impl Kernel {
-    /// Of one link, or of all.
     pub(crate) fn addresses(&mut self, link: Option<u32>) -> Result<Vec<IpNet>, KernelError> {
         Ok(self.all_addresses(link)?.into_iter().map(|found| found.address).collect())
     }
@@ -76,10 +74,5 @@ impl Change {
     pub(crate) fn delete_address(link: u32, name: &str, address: IpNet) -> Self {
         let what = format!("remove the address {address} from {name}");
         Self::new(what, Request::delete_address(link, address)).unless(&[libc::EADDRNOTAVAIL])
-    }
-
-    /// It is fine when somebody else has done so meanwhile.
-    pub(crate) fn or_exists(self) -> Self {
-        self.unless(&[libc::EEXIST])
     }
 }

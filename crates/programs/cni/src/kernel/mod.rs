@@ -45,9 +45,9 @@ impl Change {
         Self { what, request, fine: &[] }
     }
 
-    fn unless(mut self, fine: &'static [i32]) -> Self {
-        self.fine = fine;
-        self
+    /// It is fine when one of these says that it is so already.
+    pub(crate) fn unless(self, fine: &'static [i32]) -> Self {
+        Self { fine, ..self }
     }
 }
 

@@ -16,7 +16,6 @@ const LINK_EVENTS: u32 = 1;
 /// For a flanneld that has said that it removes the link: the kernel removes one at a time, of all that wait.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A removal that flanneld carries out.
 struct Removal {
     taker: WorkTaker,
     /// Whoever owns it reads its answers, so we must not use it from then on.
@@ -67,7 +66,7 @@ impl Removal {
                 Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
             let mut waiting = [
                 PollFd::new(&self.events, PollFlags::IN),
-                PollFd::from_borrowed_fd(self.taker.as_fd(), PollFlags::IN),
+                PollFd::new(&self.taker.connection, PollFlags::IN),
             ];
             match poll(&mut waiting, Some(&timeout)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -79,7 +78,7 @@ impl Removal {
             }
             if answered {
                 let mut errno = [0; 4];
-                return match rustix::io::read(&self.taker, &mut errno) {
+                return match rustix::io::read(&self.taker.connection, &mut errno) {
                     Ok(4) if errno == [0; 4] => Ok(true),
                     Ok(4) => Err(io::Error::from_raw_os_error(i32::from_ne_bytes(errno))),
                     _ => Ok(false),

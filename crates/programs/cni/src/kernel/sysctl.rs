@@ -8,8 +8,7 @@ pub(crate) fn set(path: &str, value: &str) -> io::Result<()> {
     fs::write(format!("/proc/sys/{path}"), value)
 }
 
-/// Sets it to 1 unless it is so: a write may cost more than it seems, and `/proc/sys` may be read-only.
-/// Returns whether it was not.
+/// Sets it to 1 if it is not, as `/proc/sys` may be read-only. Returns whether it was not.
 pub(crate) fn enable(path: &str) -> io::Result<bool> {
     if fs::read(format!("/proc/sys/{path}")).is_ok_and(|text| text.trim_ascii() == b"1") {
         return Ok(false);

@@ -14,7 +14,6 @@ use crate::iptables::{self, OwnChain, Position, Rule, SharedChain, SharedRule, S
 use crate::nft::Nft;
 use crate::protocol::{Attachment, Call, Error};
 
-/// The chain that leads to the containers' own.
 pub(super) const ENTRY: &str = "CNI-HOSTPORT-DNAT";
 const SET_MARK: &str = "CNI-HOSTPORT-SETMARK";
 const MASQUERADE: &str = "CNI-HOSTPORT-MASQ";
@@ -124,8 +123,7 @@ fn entries(conf: &PortmapConf, comment: &str, ip: IpAddr) -> Vec<Rule> {
     entries
 }
 
-/// The mark comes before the mapping, which ends the matter. A mapping of one address of the host comes
-/// before those of all of them.
+/// The mark comes before the mapping, and mappings of one host address before those of all.
 fn rules(conf: &PortmapConf, address: IpNet) -> Vec<Rule> {
     let ip = address.addr();
     let (of_one, of_all): (Vec<&Mapping>, Vec<&Mapping>) =

@@ -1,6 +1,5 @@
-//! Port mappings in nftables that hold for some connections only. What these must be like is said in the
-//! words of `nft`, which nobody but `nft` can read: it writes those rules. All others are written
-//! natively.
+//! Port mappings in nftables for some connections only, described in the words of `nft`: only `nft` reads these,
+//! so it writes those rules. All others are written natively.
 
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +12,7 @@ use ipnet::IpNet;
 use super::conf::{Mapping, PortmapConf};
 use super::rules;
 use crate::nft::Nft;
-use crate::protocol::{Call, Error, ErrorContext};
+use crate::protocol::{Call, Error, ErrorContext, internal};
 use crate::subprocess;
 
 const NFT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -52,7 +51,7 @@ fn write(script: &str) -> Result<(), Error> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     let said: Vec<&str> = said.lines().take(2).map(str::trim).collect();
-    Err(Error::internal(format_args!("nft refused the mappings: {}", said.join(": ")))
+    Err(internal!("nft refused the mappings: {}", said.join(": "))
         .with_details("'conditionsV4' and 'conditionsV6' must be what nft understands in a rule"))
 }
 

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use crate::ipam::addr;
 use crate::iptables::Backend;
-use crate::protocol::{Call, Code, Error, FieldError, Fields, Outcome};
+use crate::protocol::{Call, Error, FieldError, Fields, Outcome};
 
 /// The bit of a packet's mark that says: masquerade me. Kubernetes uses 14 and 15.
 const DEFAULT_MARK_BIT: i64 = 13;
@@ -16,7 +16,6 @@ pub(super) struct PortmapConf {
     pub(super) mappings: Vec<Mapping>,
     /// Masquerade what would otherwise be answered past the host.
     pub(super) snat: bool,
-    /// Masquerade everything.
     pub(super) masquerade_all: bool,
     pub(super) mark: u32,
     /// Somebody else's chain of iptables that marks what is to be masqueraded, and who sees to it.
@@ -68,8 +67,7 @@ impl PortmapConf {
         &self.conditions[usize::from(ip.is_ipv6())]
     }
 
-    /// Where the mappings are to be written. Refuses what the place does not know, so that nobody
-    /// believes to have it.
+    /// Where the mappings are to be written. Refuses options that mean nothing there.
     pub(super) fn backend(&self, call: &Call) -> Result<Backend, Error> {
         let fields = call.conf.fields();
         let asked = Backend::read(fields, "backend").map_err(invalid)?;
@@ -82,7 +80,7 @@ impl PortmapConf {
             None if is_idle => Backend::Nftables,
             None => Backend::of_host(),
         };
-        let refuse = |msg: String| Err(Error::new(Code::InvalidConfig, msg));
+        let refuse = |msg: String| Err(Error::config(msg));
         if fields.get("markMasqBit").is_some() && self.set_mark_chain.is_some() {
             return refuse("Cannot specify externalSetMarkChain and markMasqBit".into());
         }
@@ -107,7 +105,7 @@ impl PortmapConf {
             Some(_) => format!("set \"backend\" to \"{there}\", or remove them"),
             None => format!("this host's default is {here}: set \"backend\": \"{there}\""),
         };
-        Err(Error::new(Code::InvalidConfig, msg).with_details(details))
+        Err(Error::config(msg).with_details(details))
     }
 
     /// The options that mean nothing in a place, or something else.
@@ -187,11 +185,10 @@ impl Protocol {
 }
 
 fn invalid(error: FieldError) -> Error {
-    Error::new(Code::InvalidConfig, format!("failed to parse config: {error}"))
+    Error::config(format!("failed to parse config: {error}"))
 }
 
-/// The container's addresses in the result of the plugins before us: the first of each family that
-/// is in the container.
+/// The container's addresses in the earlier plugins' result: the first of each family inside it.
 pub(super) fn container_addresses(result: &Outcome, ifname: &str) -> Vec<IpNet> {
     let mut found: Vec<IpNet> = Vec::new();
     for ip in &result.ips {

@@ -27,7 +27,6 @@ pub(super) fn translates(rule: &Rule) -> bool {
     rule.expressions.0.iter().any(|expression| matches!(expression, Expression::Dnat { .. }))
 }
 
-/// The address that the rule sends connections on to.
 pub(super) fn translated_to(rule: &Rule) -> Option<IpAddr> {
     translates(rule).then_some(())?;
     rule.expressions.0.iter().find_map(|expression| match expression {

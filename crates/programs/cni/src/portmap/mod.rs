@@ -14,7 +14,6 @@ use std::net::IpAddr;
 
 use conf::{PortmapConf, Protocol};
 pub(crate) use conntrack::UdpFlows;
-use flannel_nft::TableFamily;
 use ipnet::IpNet;
 
 use crate::bridge::previous_result;
@@ -22,13 +21,15 @@ use crate::go_names::portmap_chain;
 use crate::iptables::{self, Backend};
 use crate::kernel::{self, Kernel};
 use crate::nft::{Nft, NftError};
-use crate::protocol::{Added, Call, Code, Error, ErrorContext, Outcome, Plugin};
+use crate::protocol::{Added, Call, Error, ErrorContext, Plugin};
 
 pub struct Portmap;
 
 impl Plugin for Portmap {
     fn add(&self, call: &Call) -> Result<Added, Error> {
-        let (conf, backend, result) = asked(call)?;
+        let conf = PortmapConf::read(call)?;
+        let backend = conf.backend(call)?;
+        let result = call.previous_result()?.ok_or_else(Error::not_chained)?;
         if !conf.mappings.is_empty() {
             let addresses = conf::container_addresses(&result, &call.ifname);
             let loopback = forward(call, &conf, backend, &addresses)?;
@@ -93,16 +94,6 @@ pub(crate) fn forget(call: &Call) -> Result<(), Error> {
     iptables::remove_chain(&mut nft, &chain, chains::ENTRY)
 }
 
-/// Which ports an ADD asks for, and where; and what the plugins before us have made.
-fn asked(call: &Call) -> Result<(PortmapConf, Backend, Outcome), Error> {
-    let conf = PortmapConf::read(call)?;
-    let backend = conf.backend(call)?;
-    let Some(result) = call.previous_result()? else {
-        return Err(Error::new(Code::InvalidConfig, "must be called as chained plugin"));
-    };
-    Ok((conf, backend, result))
-}
-
 /// Also says whether the host's loopback address is guarded, so that it may be opened.
 fn forward(
     call: &Call,
@@ -134,40 +125,10 @@ fn check_address(
     if let Some(found) = chains::verify(nft, call, conf, address) {
         return found;
     }
-    let family = TableFamily::of(address.addr());
-    let wanted = conf.for_address(address.addr()).count();
-    if wanted == 0 {
+    if conf.for_address(address.addr()).next().is_none() {
         return Ok(());
     }
-    if let Some(chain) = rules::flaw(nft, family)? {
-        let msg = format!(
-            "the chain {chain} of the table {} is missing or changed: no packet finds its way to hostports",
-            rules::TABLE
-        );
-        return Err(Error::internal(msg).with_details("the next ADD on this host repairs it"));
-    }
-    let (mapping, masquerading) = rules::count(nft, call, family)?;
-    let masqueraded = 1 + usize::from(address.addr().is_ipv4());
-    if mapping < wanted || (conf.snat && masquerading < masqueraded) {
-        let msg = format!(
-            "missing hostport rules of {} in the table {}",
-            call.container_id,
-            rules::TABLE
-        );
-        return Err(Error::internal(msg));
-    }
-    match rules::taken_by_others(nft, call, conf, address.addr())? {
-        None => Ok(()),
-        Some((port, by)) => {
-            let by = by.map_or("a rule without a comment".to_owned(), |by| format!("that of {by}"));
-            let msg = format!(
-                "host port {port} leads elsewhere: another rule of the table {} comes first, {by}",
-                rules::TABLE
-            );
-            Err(Error::internal(msg)
-                .with_details("remove the other container, or choose another hostPort or hostIP"))
-        }
-    }
+    rules::verify(nft, call, conf, address.addr())
 }
 
 /// Datagrams of a flow that began before the mapping would go on to where they went then.

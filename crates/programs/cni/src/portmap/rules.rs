@@ -9,7 +9,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use flannel_nft::{
-    Expressions, Field, Hook, Rule, Spot, TableFamily, TableLayout, Verdict, fitted_comment,
+    Expressions, Field, Flaw, Hook, Rule, Spot, TableFamily, TableLayout, Verdict, fitted_comment,
     fitted_owner,
 };
 use ipnet::{IpNet, Ipv4Net};
@@ -17,7 +17,7 @@ use ipnet::{IpNet, Ipv4Net};
 use super::conf::{Mapping, PortmapConf};
 use super::host_port_rule::{TakenPort, taken_port, translates};
 use crate::nft::{Batch, Nft, NftError};
-use crate::protocol::{Attachment, Call};
+use crate::protocol::{Attachment, Call, Error, internal};
 
 pub(super) const TABLE: &str = "cni_hostport";
 const TABLE_COMMENT: &str = "CNI portmap plugin";
@@ -82,58 +82,65 @@ pub(super) fn guard_loopback(nft: &mut Nft) -> Result<(), NftError> {
     nft.commit(&batch)
 }
 
-/// Which of the chains that lead packets to containers is not as it must be.
-pub(super) fn flaw(nft: &mut Nft, family: TableFamily) -> Result<Option<&'static str>, NftError> {
-    let present = nft.all_rules(family, TABLE)?;
-    let flaws = layout(family).flaws(nft, &present)?;
-    Ok(flaws.iter().find(|flaw| !flaw.is_guard).map(|flaw| flaw.chain))
-}
-
-/// How many rules of the container there are: those that map, and those that masquerade.
-pub(super) fn count(
-    nft: &mut Nft,
-    call: &Call,
-    family: TableFamily,
-) -> Result<(usize, usize), NftError> {
-    let owner = Container::new(&call.container_id, &call.conf.name);
-    let present = nft.all_rules(family, TABLE)?;
-    let own = || present.iter().filter(|rule| owner.owns(rule));
-    let masquerading = own().filter(|rule| rule.chain == MASQUERADING).count();
-    Ok((own().filter(|rule| translates(rule)).count(), masquerading))
-}
-
-/// A mapping of the container whose connections another rule takes before ours, and the comment of that rule.
-pub(super) fn taken_by_others(
+/// Whether the container's mappings are there, and packets find their way to them.
+pub(super) fn verify(
     nft: &mut Nft,
     call: &Call,
     conf: &PortmapConf,
     ip: IpAddr,
-) -> Result<Option<(u16, Option<String>)>, NftError> {
-    let owner = Container::new(&call.container_id, &call.conf.name);
-    let present = nft.all_rules(TableFamily::of(ip), TABLE)?;
+) -> Result<(), Error> {
+    let (owner, family) =
+        (Container::new(&call.container_id, &call.conf.name), TableFamily::of(ip));
+    let present = nft.all_rules(family, TABLE)?;
+    let flaws = layout(family).flaws(nft, &present)?;
+    if let Some(Flaw { chain, .. }) = flaws.iter().find(|flaw| !flaw.is_guard) {
+        return Err(internal!(
+            "the chain {chain} of the table {TABLE} is missing or changed: no packet finds its way to hostports"
+        )
+        .with_details("the next ADD on this host repairs it"));
+    }
+    let own = || present.iter().filter(|rule| owner.owns(rule));
+    let mapping = own().filter(|rule| translates(rule)).count();
+    let masquerading = own().filter(|rule| rule.chain == MASQUERADING).count();
+    let masqueraded = 1 + usize::from(ip.is_ipv4());
+    if mapping < conf.for_address(ip).count() || (conf.snat && masquerading < masqueraded) {
+        let id = &call.container_id;
+        return Err(internal!("missing hostport rules of {id} in the table {TABLE}"));
+    }
+    let Some((port, by)) = taken_by_others(&present, &owner, conf, ip) else { return Ok(()) };
+    let by = by.map_or("a rule without a comment".to_owned(), |by| format!("that of {by}"));
+    Err(internal!(
+        "host port {port} leads elsewhere: another rule of the table {TABLE} comes first, {by}"
+    )
+    .with_details("remove the other container, or choose another hostPort or hostIP"))
+}
+
+/// A mapping of the container whose connections another rule takes before ours, and the comment of that rule.
+fn taken_by_others<'a>(
+    present: &'a [Rule],
+    owner: &Container,
+    conf: &PortmapConf,
+    ip: IpAddr,
+) -> Option<(u16, Option<&'a String>)> {
     // In the order in which packets come to them.
     let met = [PORTS_OF_OLD, PORTS].map(|chain| present.iter().filter(move |it| it.chain == chain));
     let met: Vec<(&Rule, bool, Option<TakenPort>)> =
         met.into_iter().flatten().map(|it| (it, owner.owns(it), taken_port(it))).collect();
-    for mapping in conf.for_address(ip) {
+    conf.for_address(ip).find_map(|mapping| {
         let ours = TakenPort {
             protocol: Some(mapping.protocol as u8),
             port: Some(mapping.host_port),
             destination: mapping.destination(),
         };
         let before = met.iter().position(|(_, is_own, taken)| *is_own && *taken == Some(ours));
-        let mut earlier = met[..before.unwrap_or_default()].iter();
-        let theirs = earlier
-            .find(|(_, is_own, taken)| !is_own && taken.is_some_and(|taken| taken.covers(ours)));
-        if let Some((rule, ..)) = theirs {
-            return Ok(Some((mapping.host_port, rule.comment.clone())));
-        }
-    }
-    Ok(None)
+        let (rule, ..) = met[..before.unwrap_or_default()]
+            .iter()
+            .find(|(_, is_own, taken)| !is_own && taken.is_some_and(|taken| taken.covers(ours)))?;
+        Some((mapping.host_port, rule.comment.as_ref()))
+    })
 }
 
-/// Removes the rules of this network's containers that are gone. Of rules that the Go plugin made
-/// nobody knows the network; they stay.
+/// Removes rules of this network's containers that are gone; the Go plugin's do not say their network.
 pub(super) fn collect(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), NftError> {
     let containers: Vec<Container> =
         valid.iter().map(|it| Container::new(&it.container_id, network)).collect();
@@ -214,8 +221,7 @@ fn container(
 ) {
     let owner = (call.container_id.as_str(), call.conf.name.as_str());
     let ip = address.addr();
-    // Each mapping goes before those of older containers, so that of two that claim a port the newer
-    // has it.
+    // Before those of older containers: of two that claim a port the newer has it.
     for mapping in conf.for_address(ip) {
         let spot = if mapping.destination().is_some() { of_one } else { of_all };
         let dnat = to_port(mapping).dnat(ip, mapping.container_port);

@@ -1,5 +1,4 @@
-//! What a runtime asks: the command and its parameters from the environment, the network's
-//! configuration from standard input.
+//! What a runtime asks: a command from the environment, a configuration from standard input.
 
 use std::io::Read;
 
@@ -17,7 +16,6 @@ pub enum Command {
     Version,
 }
 
-/// One request.
 #[derive(Clone)]
 pub struct Call {
     pub command: Command,
@@ -98,20 +96,18 @@ impl Call {
     }
 
     fn check_version(&self) -> Result<(), Error> {
-        let (since, word) = match self.command {
-            Command::Check => (Version::V040, "CHECK"),
-            Command::Gc => (Version::V110, "GC"),
-            Command::Status => (Version::V110, "STATUS"),
+        let since = match self.command {
+            Command::Check => Version::V040,
+            Command::Gc | Command::Status => Version::V110,
             Command::Add | Command::Del | Command::Version => return Ok(()),
         };
         if self.conf.version < since {
-            let msg = format!("config version does not allow {word}");
+            let msg = format!("config version does not allow {}", self.command.as_str());
             return Err(Error::new(Code::IncompatibleVersion, msg));
         }
         Ok(())
     }
 
-    /// One of the runtime's arguments (`CNI_ARGS`).
     pub fn arg(&self, key: &str) -> Option<&str> {
         self.args
             .split(';')
@@ -127,8 +123,7 @@ impl Call {
         Ok(result.transpose().or_cni(ATTEMPTED)?.map(|(outcome, _)| outcome))
     }
 
-    /// The attachments a runtime names as valid at GC. One that has none sends an empty list, null, or
-    /// no list at all.
+    /// Attachments that a runtime names as valid at GC: an empty list, null or no list is none.
     pub fn valid_attachments(&self) -> Result<Vec<Attachment>, Error> {
         let read = |it: Fields<'_>| {
             Ok(Attachment { container_id: it.owned("containerID")?, ifname: it.owned("ifname")? })
@@ -237,11 +232,10 @@ fn required(env: &Environment<'_>, command: Option<Command>) -> Result<[String; 
 
 fn check_network_name(name: &str) -> Result<(), Error> {
     if name.is_empty() {
-        return Err(Error::new(Code::InvalidConfig, "missing network name"));
+        return Err(Error::config("missing network name"));
     }
     if !is_name(name) {
-        let msg = "invalid characters found in network name";
-        return Err(Error::new(Code::InvalidConfig, msg).with_details(name));
+        return Err(Error::config("invalid characters found in network name").with_details(name));
     }
     Ok(())
 }
@@ -261,8 +255,7 @@ fn check_interface_name(name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// What container ids and network names are made of. They become file names: neither `/` nor a
-/// leading dot is among it.
+/// Whether it can be a container id or a network name. These become file names.
 fn is_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'))

@@ -1,5 +1,4 @@
-//! JSON as Go's encoder writes it, byte for byte: what is saved and printed here is compared, and
-//! read back, by programs written in Go.
+//! JSON as Go's encoder writes it, byte for byte: programs written in Go compare it and read it back.
 
 use std::io::{self, Write};
 
@@ -37,7 +36,6 @@ fn escaped(text: &str) -> String {
     all
 }
 
-/// Spells floats as Go does.
 struct GoNumbers;
 
 impl Formatter for GoNumbers {

@@ -1,5 +1,4 @@
-//! Results as JSON in every version of the protocol, in the order of members in which the Go
-//! implementation prints them.
+//! Results as JSON in every version of the protocol, with members in the Go implementation's order.
 
 use std::net::IpAddr;
 
@@ -11,6 +10,7 @@ use super::go_json::indented;
 use super::result::as_text;
 use super::{
     Dns, Error, ErrorContext, FieldError, Fields, Interface, IpConfig, Outcome, Route, Version,
+    internal,
 };
 
 impl Outcome {
@@ -51,10 +51,8 @@ impl Outcome {
         let fields = Fields::new(members);
         let version = match fields.text("cniVersion").or_cni(WRONG)? {
             None => assumed,
-            Some(text) => Version::of_text(text).ok_or_else(|| {
-                let msg = format!("a result names version {text:?}, which is not known");
-                Error::internal(msg)
-            })?,
+            Some(text) => Version::of_text(text)
+                .ok_or_else(|| internal!("a result names version {text:?}, which is not known"))?,
         };
         let read = if version < Version::V030 { read_02 } else { read };
         let mut outcome = read(fields).or_cni(WRONG)?;

@@ -5,15 +5,20 @@ use std::io::{Read, Write};
 use super::{Added, Call, Code, Command, Environment, Error, Version};
 use crate::netns::Netns;
 
-/// A CNI plugin.
 pub trait Plugin {
     fn add(&self, call: &Call) -> Result<Added, Error>;
     fn del(&self, call: &Call) -> Result<(), Error>;
     fn check(&self, call: &Call) -> Result<(), Error>;
-    fn gc(&self, call: &Call) -> Result<(), Error>;
-    fn status(&self, call: &Call) -> Result<(), Error>;
 
-    /// Every command but ADD: its answer is empty.
+    /// Nothing to do for one that leaves nothing behind that does not go with the namespace.
+    fn gc(&self, _call: &Call) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn status(&self, _call: &Call) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn run(&self, call: &Call) -> Result<(), Error> {
         match call.command {
             Command::Del => self.del(call),

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use flannel_cni::builtin::BuiltIn;
+use flannel_cni::builtin::BUILT_IN;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use serde_json::{Value, json};
 
@@ -72,7 +72,7 @@ impl Node {
         node.write_subnet_env(&format!("{families}FLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"));
         let ours = node.path("ours");
         fs::create_dir(&ours).unwrap();
-        for name in ["flannel"].into_iter().chain(BuiltIn::ALL.map(BuiltIn::name)) {
+        for name in ["flannel"].into_iter().chain(BUILT_IN.map(|(name, _)| name)) {
             std::os::unix::fs::symlink(FLANNEL, ours.join(name)).unwrap();
         }
         node

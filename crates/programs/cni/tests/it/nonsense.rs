@@ -1,7 +1,7 @@
 //! Whatever comes in through standard input, an answer comes out: never a panic, and an error always
 //! in the protocol's form.
 
-use flannel_cni::builtin::BuiltIn;
+use flannel_cni::builtin::BUILT_IN;
 use flannel_cni::flannel::Flannel;
 use flannel_cni::protocol::{Environment, Outcome, Plugin, Version, serve};
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ fn ask(plugin: &dyn Plugin, command: &str, stdin: &[u8]) -> String {
 }
 
 fn ask_all(stdin: &[u8]) {
-    let plugins: Vec<&dyn Plugin> = BuiltIn::ALL.map(BuiltIn::plugin).into();
+    let plugins: Vec<&dyn Plugin> = BUILT_IN.map(|(_, plugin)| plugin).into();
     for plugin in plugins.into_iter().chain([&Flannel { by_exec: false } as &dyn Plugin]) {
         for command in ["STATUS", "CHECK"] {
             ask(plugin, command, stdin);

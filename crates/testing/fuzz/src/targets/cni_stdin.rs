@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::LazyLock;
 
-use flannel_cni::builtin::BuiltIn;
+use flannel_cni::builtin::{BUILT_IN, built_in};
 use flannel_cni::flannel::Flannel;
 use flannel_cni::protocol::{
     Call, Command, Environment, Error, Outcome, Version, serve,
@@ -54,8 +54,8 @@ fn call(command: &str, stdin: &[u8]) -> Result<Call, Error> {
 
 /// All that a configuration says, as STATUS judges it.
 fn read(call: &Call) {
-    for plugin in BuiltIn::ALL {
-        plugin.plugin().status(call).unwrap_or_else(|error| told(&error));
+    for (_, plugin) in BUILT_IN {
+        plugin.status(call).unwrap_or_else(|error| told(&error));
     }
     call.previous_result().map_or_else(|error| told(&error), drop);
     if call.command == Command::Gc {
@@ -65,8 +65,8 @@ fn read(call: &Call) {
         Ok((kind, call)) => {
             // What flannel makes of it is a document that a runtime could have written.
             assert_eq!(call.conf.fields().string("type"), Ok(Some(&*kind)));
-            if let Some(plugin) = BuiltIn::of_kind(&kind) {
-                plugin.plugin().status(&call).unwrap_or_else(|error| told(&error));
+            if let Some(plugin) = built_in(&kind) {
+                plugin.status(&call).unwrap_or_else(|error| told(&error));
             }
         }
         Err(error) => told(&error),
