@@ -64,7 +64,7 @@ impl Writable for RawRequest {
 
 pub struct Connection {
     pub(crate) socket: Socket,
-    sequence: u32,
+    pub(crate) sequence: u32,
     /// How many answers find room in the queue.
     answers: usize,
     /// The kernel has been asked to filter dumps, or there is nothing to be asked.
@@ -171,7 +171,7 @@ impl Connection {
                 Err(error) => return Ok(Err(error)),
             }
             let since = *torn_since.get_or_insert_with(Instant::now);
-            if since.elapsed() > self.socket.answer_timeout() {
+            if since.elapsed() > self.socket.answer_timeout {
                 return Err(io::Error::new(
                     io::ErrorKind::ResourceBusy,
                     "what was asked for changes faster than it can be read",
@@ -275,10 +275,6 @@ impl Connection {
                 return Ok(());
             }
         }
-    }
-
-    pub(crate) fn last_sequence(&self) -> u32 {
-        self.sequence
     }
 }
 

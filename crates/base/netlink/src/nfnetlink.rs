@@ -62,7 +62,7 @@ impl Connection {
         let current = generation.map(|number| none.clone().be32(BATCH_GENERATION, number));
         let begin = bracket(BATCH_BEGIN, subsystem, current.unwrap_or_default());
         self.append(&mut bytes, &begin, 0);
-        let first = self.last_sequence();
+        let first = self.sequence;
         let mut last = None;
         for change in changes {
             last = Some(self.append(&mut bytes, change, 0));

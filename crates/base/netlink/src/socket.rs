@@ -37,7 +37,7 @@ pub struct Socket {
     simulated: Option<Box<dyn NetlinkSocket>>,
     port: OnceLock<u32>,
     buffer: Vec<u8>,
-    answer_timeout: Duration,
+    pub(crate) answer_timeout: Duration,
 }
 
 impl Socket {
@@ -84,10 +84,6 @@ impl Socket {
         // Asked for once, and only by those who want to know. A bound socket always has one.
         let ask = || SocketAddrNetlink::try_from(rustix::net::getsockname(&self.fd)?);
         *self.port.get_or_init(|| ask().map_or(0, |address| address.pid()))
-    }
-
-    pub(crate) fn answer_timeout(&self) -> Duration {
-        self.answer_timeout
     }
 
     /// Dumps are then filtered by the kernel, as far as it knows how to. Older ones give everything.

@@ -2,7 +2,7 @@
 
 use flannel_netlink::Attributes;
 
-use crate::{Nft, NftError, TableFamily, of_table, request, userdata, wire};
+use crate::{Nft, Result, TableFamily, of_table, request, userdata, wire};
 
 /// What a base chain does with packets: its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,24 +90,19 @@ impl Nft {
         family: TableFamily,
         table: &str,
         chain: &str,
-    ) -> Result<Option<Chain>, NftError> {
+    ) -> Result<Option<Chain>> {
         let names = of_table(table).text(wire::CHAIN_NAME, chain);
         Ok(self
             .get(&request(wire::GET_CHAIN, family, names), |chain| read(family, chain))?
             .flatten())
     }
 
-    pub fn has_chain(
-        &mut self,
-        family: TableFamily,
-        table: &str,
-        chain: &str,
-    ) -> Result<bool, NftError> {
+    pub fn has_chain(&mut self, family: TableFamily, table: &str, chain: &str) -> Result<bool> {
         Ok(self.chain(family, table, chain)?.is_some())
     }
 
     /// All chains of a table. The kernel lists the whole family's: ask for single ones if names are known.
-    pub fn chains(&mut self, family: TableFamily, table: &str) -> Result<Vec<Chain>, NftError> {
+    pub fn chains(&mut self, family: TableFamily, table: &str) -> Result<Vec<Chain>> {
         let question = request(wire::GET_CHAIN, family, of_table(table));
         self.get_all(&question, table, |chain| read(family, chain))
     }

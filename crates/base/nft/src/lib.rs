@@ -17,7 +17,6 @@ mod iptables_save;
 mod monitor;
 mod rule;
 mod ruleset;
-mod table;
 mod table_layout;
 #[doc(hidden)]
 pub mod testing;
@@ -44,8 +43,7 @@ pub use expression::{
 pub use iptables_save::{SavedLine, SavedRule, read_saved, split_words};
 pub use monitor::{Change, Event, EventObject, Heard, Monitor, RuleEvent};
 pub use rule::Rule;
-pub use ruleset::{ElementData, KeyPart, KeyRange, SetContents, TableContents};
-pub use table::Table;
+pub use ruleset::{ElementData, KeyPart, KeyRange, SetContents, Table, TableContents};
 pub use table_layout::{Flaw, TableLayout};
 pub use userdata::{fitted_comment, fitted_owner};
 
@@ -98,6 +96,8 @@ pub enum NftError {
     Io(#[from] io::Error),
 }
 
+type Result<T, E = NftError> = std::result::Result<T, E>;
+
 impl NftError {
     /// Whether something that was named is not there.
     pub fn is_absence(&self) -> bool {
@@ -123,21 +123,21 @@ pub struct Nft {
 }
 
 impl Nft {
-    pub fn open() -> Result<Self, NftError> {
+    pub fn open() -> Result<Self> {
         Ok(Self { connection: Connection::open(Protocol::Netfilter)? })
     }
 
     /// Carries out the whole batch or nothing of it.
-    pub fn commit(&mut self, batch: &Batch) -> Result<(), NftError> {
+    pub fn commit(&mut self, batch: &Batch) -> Result<()> {
         self.commit_if(None, batch)
     }
 
     /// The same, if nobody has changed anything since the generation was read: else [`NftError::Outdated`].
-    pub fn commit_at(&mut self, generation: u32, batch: &Batch) -> Result<(), NftError> {
+    pub fn commit_at(&mut self, generation: u32, batch: &Batch) -> Result<()> {
         self.commit_if(Some(generation), batch)
     }
 
-    fn commit_if(&mut self, generation: Option<u32>, batch: &Batch) -> Result<(), NftError> {
+    fn commit_if(&mut self, generation: Option<u32>, batch: &Batch) -> Result<()> {
         let outcome = self.connection.commit(NFTABLES, generation, &batch.changes)?;
         outcome.map_err(|Refused { at, error }| match at {
             None if error.errno == libc::ERESTART => NftError::Outdated,
@@ -150,7 +150,7 @@ impl Nft {
     }
 
     /// Number of the last transaction that anybody has made.
-    pub fn generation(&mut self) -> Result<u32, NftError> {
+    pub fn generation(&mut self) -> Result<u32> {
         let question = request(wire::GET_GENERATION, TableFamily::Inet, AttributeWriter::default());
         let generation = self.get(&question, |object| object.be32(wire::GENERATION_ID))?;
         Ok(generation.flatten().unwrap_or_default())
@@ -161,7 +161,7 @@ impl Nft {
         &mut self,
         question: &RawRequest,
         read: impl FnOnce(Attributes<'_>) -> T,
-    ) -> Result<Option<T>, NftError> {
+    ) -> Result<Option<T>> {
         let answer = self.connection.ask(question, |message| {
             nfnetlink::read(message, NFTABLES).map(|object| read(object.attributes))
         })?;
@@ -177,7 +177,7 @@ impl Nft {
         question: &RawRequest,
         table: &str,
         mut read: impl FnMut(Attributes<'_>) -> Option<T>,
-    ) -> Result<Vec<T>, NftError> {
+    ) -> Result<Vec<T>> {
         let answer = self.connection.ask_all(question, |message| {
             let object = nfnetlink::read(message, NFTABLES)?.attributes;
             // Not every kernel filters by what it was asked for.
@@ -200,7 +200,7 @@ impl AsFd for Nft {
 }
 
 /// A kernel without the family, or without nftables, has nothing of it either.
-fn absent<T>(error: NetlinkError, nothing: T) -> Result<T, NftError> {
+fn absent<T>(error: NetlinkError, nothing: T) -> Result<T> {
     match error.errno {
         libc::ENOENT | libc::EAFNOSUPPORT | libc::EOPNOTSUPP => Ok(nothing),
         errno => Err(io::Error::from_raw_os_error(errno).into()),

@@ -3,7 +3,7 @@
 use flannel_netlink::Attributes;
 
 use crate::{
-    Expression, Expressions, Header, Nft, NftError, TableFamily, of_table, request, userdata, wire,
+    Expression, Expressions, Header, Nft, Result, TableFamily, of_table, request, userdata, wire,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,12 +48,7 @@ impl Rule {
 
 impl Nft {
     /// The rules of a chain, in order. Empty if there is no such chain.
-    pub fn rules(
-        &mut self,
-        family: TableFamily,
-        table: &str,
-        chain: &str,
-    ) -> Result<Vec<Rule>, NftError> {
+    pub fn rules(&mut self, family: TableFamily, table: &str, chain: &str) -> Result<Vec<Rule>> {
         let question = of_table(table).text(wire::RULE_CHAIN, chain);
         let question = request(wire::GET_RULE, family, question);
         let mut rules = self.get_all(&question, table, Rule::read)?;
@@ -63,7 +58,7 @@ impl Nft {
     }
 
     /// The rules of all chains of a table, in order. Empty if there is no such table.
-    pub fn all_rules(&mut self, family: TableFamily, table: &str) -> Result<Vec<Rule>, NftError> {
+    pub fn all_rules(&mut self, family: TableFamily, table: &str) -> Result<Vec<Rule>> {
         self.get_all(&request(wire::GET_RULE, family, of_table(table)), table, Rule::read)
     }
 }

@@ -2,13 +2,23 @@
 
 use flannel_netlink::{AttributeWriter, Attributes, nfnetlink};
 
-use crate::{Chain, Nft, NftError, Rule, TableFamily, Verdict, of_table, request, wire};
+use crate::{Chain, Nft, Result, Rule, TableFamily, Verdict, of_table, request, wire};
 
 /// How often a ruleset that somebody changes is read again.
 const READS: usize = 3;
 /// Flag of a set whose elements are ranges.
 const INTERVAL: u32 = 0x4;
 const INTERVAL_END: u32 = 1;
+const DORMANT: u32 = 1;
+const TABLE_USE: u16 = 3;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// Number of chains, sets, counters and flowtables in it.
+    pub objects: u32,
+    /// Whether somebody has put its chains out of force.
+    pub is_dormant: bool,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableContents {
@@ -100,6 +110,10 @@ impl KeyRange {
     }
 }
 
+fn is_dormant(table: Attributes<'_>) -> bool {
+    table.be32(wire::TABLE_FLAGS).unwrap_or_default() & DORMANT != 0
+}
+
 fn ranges(elements: Vec<Element>, is_interval: bool, lengths: &[usize]) -> Vec<KeyRange> {
     let (for_all, mut elements): (Vec<_>, Vec<_>) =
         elements.into_iter().partition(|element| element.key.is_empty());
@@ -141,8 +155,15 @@ fn previous(key: &[u8]) -> Vec<u8> {
 }
 
 impl Nft {
+    pub fn table(&mut self, family: TableFamily, name: &str) -> Result<Option<Table>> {
+        self.get(&request(wire::GET_TABLE, family, of_table(name)), |table| {
+            let objects = table.be32(TABLE_USE).unwrap_or_default();
+            Table { objects, is_dormant: is_dormant(table) }
+        })
+    }
+
     /// All tables whose chains are in force.
-    pub fn ruleset(&mut self) -> Result<Vec<TableContents>, NftError> {
+    pub fn ruleset(&mut self) -> Result<Vec<TableContents>> {
         let mut generation = self.generation()?;
         let mut tables = self.read_ruleset()?;
         for _ in 1..READS {
@@ -155,7 +176,7 @@ impl Nft {
         Ok(tables)
     }
 
-    fn read_ruleset(&mut self) -> Result<Vec<TableContents>, NftError> {
+    fn read_ruleset(&mut self) -> Result<Vec<TableContents>> {
         let mut tables = Vec::new();
         for (family, name) in self.tables()? {
             tables.push(TableContents {
@@ -170,24 +191,19 @@ impl Nft {
     }
 
     /// Names of all tables that are not dormant.
-    fn tables(&mut self) -> Result<Vec<(TableFamily, String)>, NftError> {
+    fn tables(&mut self) -> Result<Vec<(TableFamily, String)>> {
         let nothing = AttributeWriter::default();
         let question = nfnetlink::request(nfnetlink::NFTABLES, wire::GET_TABLE, 0, nothing);
         let answer = self.connection.ask_all(&question, |message| {
             let table = nfnetlink::read(message, nfnetlink::NFTABLES)?;
-            let flags = table.attributes.be32(wire::TABLE_FLAGS).unwrap_or_default();
             let family = TableFamily::ALL.into_iter().find(|it| *it as u8 == table.family)?;
             let name = table.attributes.text(wire::TABLE)?.to_owned();
-            (flags & crate::table::DORMANT == 0).then_some((family, name))
+            (!is_dormant(table.attributes)).then_some((family, name))
         })?;
         answer.or_else(|error| crate::absent(error, Vec::new()))
     }
 
-    fn sets_with_elements(
-        &mut self,
-        family: TableFamily,
-        table: &str,
-    ) -> Result<Vec<SetContents>, NftError> {
+    fn sets_with_elements(&mut self, family: TableFamily, table: &str) -> Result<Vec<SetContents>> {
         let question = request(wire::GET_SET, family, of_table(table));
         let kinds = self.get_all(&question, table, |set| {
             let is_interval = set.be32(wire::SET_FLAGS).unwrap_or_default() & INTERVAL != 0;

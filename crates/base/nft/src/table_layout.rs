@@ -1,7 +1,7 @@
 //! A table whose chains have fixed rules, beside chains for rules of others. Whoever adds a rule first compares this
 //! layout with what is there: somebody may have emptied it.
 
-use crate::{Batch, Expressions, Hook, Nft, NftError, Rule, TableFamily};
+use crate::{Batch, Expressions, Hook, Nft, Result, Rule, TableFamily};
 
 /// A table, its chains, and the rules that lead packets from one to the next.
 pub struct TableLayout {
@@ -59,7 +59,7 @@ impl TableLayout {
 
     /// What is missing or different. `present`: all rules of the table. A chain without a hook is there
     /// if a rule leads to it, so it needs no look of its own.
-    pub fn flaws(&self, nft: &mut Nft, present: &[Rule]) -> Result<Vec<Flaw>, NftError> {
+    pub fn flaws(&self, nft: &mut Nft, present: &[Rule]) -> Result<Vec<Flaw>> {
         let mut flaws = Vec::new();
         for chain in &self.chains {
             let found = match chain.hook {

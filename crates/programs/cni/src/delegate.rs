@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::protocol::{Added, Call, Code, Conf, Error, ErrorContext, Outcome, internal};
+use crate::protocol::{Added, Call, Code, Conf, Error, ErrorContext, Outcome, Result, internal};
 use crate::subprocess;
 
 /// Longer than any runtime waits for us, so it is never us who give up first.
@@ -19,7 +19,7 @@ pub struct Delegate<'a> {
 }
 
 impl Delegate<'_> {
-    pub fn add(&self, call: &Call) -> Result<Added, Error> {
+    pub fn add(&self, call: &Call) -> Result<Added> {
         let stdout = self.exec(call)?;
         let assumed = Conf::parse(self.conf.as_bytes())?.version;
         let (outcome, version) = Outcome::parse(&stdout, assumed)
@@ -27,11 +27,11 @@ impl Delegate<'_> {
         Ok(Added { outcome, version })
     }
 
-    pub fn run(&self, call: &Call) -> Result<(), Error> {
+    pub fn run(&self, call: &Call) -> Result<()> {
         self.exec(call).map(drop)
     }
 
-    fn exec(&self, call: &Call) -> Result<Vec<u8>, Error> {
+    fn exec(&self, call: &Call) -> Result<Vec<u8>> {
         let program = find(self.kind, &call.path)?;
         let variables = [
             ("CNI_COMMAND", call.command.as_str()),
@@ -79,7 +79,7 @@ fn plugin_error(output: &std::process::Output) -> Error {
     }
 }
 
-pub fn find(kind: &str, path: &str) -> Result<PathBuf, Error> {
+pub fn find(kind: &str, path: &str) -> Result<PathBuf> {
     if kind.is_empty() {
         return Err(Error::internal("no plugin name provided"));
     }

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use crate::kernel::{Change, Kernel, Link};
 use crate::netns::{Netns, NetnsError};
 use crate::protocol::{
-    Added, Call, Error, ErrorContext, Interface, IpConfig, Outcome, Plugin, internal,
+    Added, Call, Error, ErrorContext, Interface, IpConfig, Outcome, Plugin, Result, internal,
 };
 
 const NAME: &str = "lo";
@@ -15,7 +15,7 @@ const NAME: &str = "lo";
 pub struct Loopback;
 
 impl Plugin for Loopback {
-    fn add(&self, call: &Call) -> Result<Added, Error> {
+    fn add(&self, call: &Call) -> Result<Added> {
         // Of a chain of plugins, we hand on what those before us have made.
         let before = call.previous_result()?;
         let netns = Netns::open(&call.netns).or_cni("could not set lo up")?;
@@ -24,7 +24,7 @@ impl Plugin for Loopback {
         Ok(Added::for_call(call, outcome))
     }
 
-    fn del(&self, call: &Call) -> Result<(), Error> {
+    fn del(&self, call: &Call) -> Result<()> {
         match Netns::open(&call.netns) {
             Ok(netns) => netns.inside(|| set(false)).or_cni("could not set lo down")?.map(drop),
             Err(NetnsError::Gone { .. } | NetnsError::NotANamespace { .. }) => Ok(()),
@@ -32,19 +32,19 @@ impl Plugin for Loopback {
         }
     }
 
-    fn check(&self, call: &Call) -> Result<(), Error> {
+    fn check(&self, call: &Call) -> Result<()> {
         let netns = Netns::open(&call.netns).or_cni("could not look at lo")?;
         let link = netns.inside(|| find(&mut Kernel::open()?)).or_cni("could not look at lo")??;
         if link.up { Ok(()) } else { Err(Error::internal("loopback interface is down")) }
     }
 }
 
-fn find(kernel: &mut Kernel) -> Result<Link, Error> {
+fn find(kernel: &mut Kernel) -> Result<Link> {
     kernel.link(NAME)?.ok_or_else(|| Error::internal("there is no lo"))
 }
 
 /// Returns the addresses it then has.
-fn set(up: bool) -> Result<Vec<IpNet>, Error> {
+fn set(up: bool) -> Result<Vec<IpNet>> {
     let mut kernel = Kernel::open()?;
     let link = find(&mut kernel)?;
     kernel.apply(vec![if up { Change::set_up(NAME) } else { Change::set_down(NAME) }])?;

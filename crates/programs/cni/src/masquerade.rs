@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use crate::go_names::{attachment_hash, masquerade_chain, network_hash};
 use crate::iptables::{self, Backend, OwnChain, Position, Rule, Stale};
 use crate::nft::{Batch, Nft, NftError};
-use crate::protocol::{Attachment, Call, Error, internal};
+use crate::protocol::{Attachment, Call, Result, internal};
 
 const TABLE: &str = "cni_plugins_masquerade";
 const CHAIN: &str = "masq_checks";
@@ -20,11 +20,7 @@ const TABLE_COMMENT: &str = "Masquerading for plugins from github.com/containern
 const ENTRY: &str = "POSTROUTING";
 
 /// For every address of an attachment. `backend`: where, if the host is not to decide.
-pub(crate) fn set_up(
-    call: &Call,
-    backend: Option<Backend>,
-    addresses: &[IpNet],
-) -> Result<(), Error> {
+pub(crate) fn set_up(call: &Call, backend: Option<Backend>, addresses: &[IpNet]) -> Result<()> {
     let mut nft = Nft::open()?;
     if backend.unwrap_or_else(Backend::of_host) == Backend::Nftables {
         return Ok(set_up_rules(&mut nft, call, addresses)?);
@@ -48,7 +44,7 @@ fn set_up_rules(nft: &mut Nft, call: &Call, addresses: &[IpNet]) -> Result<(), N
 }
 
 /// Whether everything is there that `set_up` makes, wherever it made it.
-pub(crate) fn check(call: &Call, addresses: &[IpNet]) -> Result<(), Error> {
+pub(crate) fn check(call: &Call, addresses: &[IpNet]) -> Result<()> {
     let mut nft = Nft::open()?;
     let mut in_chains = false;
     for (family, chain) in own_chains(call, addresses) {
@@ -75,7 +71,7 @@ pub(crate) fn check(call: &Call, addresses: &[IpNet]) -> Result<(), Error> {
 }
 
 /// Nothing of it needs to be there.
-pub(crate) fn tear_down(call: &Call) -> Result<(), Error> {
+pub(crate) fn tear_down(call: &Call) -> Result<()> {
     let mut nft = Nft::open()?;
     let mut batch = Batch::new(TableFamily::Inet, TABLE);
     let present = nft.rules(TableFamily::Inet, TABLE, CHAIN)?;
@@ -87,7 +83,7 @@ pub(crate) fn tear_down(call: &Call) -> Result<(), Error> {
 }
 
 /// Removes the rules of this network's attachments that are gone.
-pub(crate) fn collect(network: &str, valid: &[Attachment]) -> Result<(), Error> {
+pub(crate) fn collect(network: &str, valid: &[Attachment]) -> Result<()> {
     let hashes: Vec<String> =
         valid.iter().map(|it| attachment_hash(network, &it.ifname, &it.container_id)).collect();
     let ours = format!("{}-", network_hash(network));

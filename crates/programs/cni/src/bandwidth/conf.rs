@@ -1,7 +1,7 @@
 //! The bandwidth plugin's configuration: how fast a container may receive and send.
 
 use crate::kernel::Bucket;
-use crate::protocol::{Call, Error, ErrorContext, FieldError, Fields};
+use crate::protocol::{Call, Error, ErrorContext, FieldError, Fields, Result};
 
 /// How long what exceeds the rate may wait, in milliseconds.
 const LATENCY: f64 = 25.0;
@@ -23,7 +23,7 @@ pub(super) struct Bandwidth {
 
 impl Bandwidth {
     /// What the configuration says for all containers goes before what the runtime says for this one.
-    pub(super) fn read(call: &Call) -> Result<Self, Error> {
+    pub(super) fn read(call: &Call) -> Result<Self> {
         let failed = |error: FieldError| {
             Error::config(format!("failed to parse network configuration: {error}"))
         };
@@ -46,7 +46,7 @@ impl Bandwidth {
 
 impl Limit {
     /// Numbers that are too large are cut as the Go plugin cuts them: its CHECK compares them.
-    pub(super) fn bucket(self) -> Result<Bucket, Error> {
+    pub(super) fn bucket(self) -> Result<Bucket> {
         let ticks = Bucket::ticks_per_microsecond().or_cni("could not read the kernel's clock")?;
         Ok(self.bucket_of(ticks))
     }
@@ -69,7 +69,7 @@ fn limit(
     rate: &str,
     burst: &str,
     failed: impl Fn(FieldError) -> Error + Copy,
-) -> Result<Option<Limit>, Error> {
+) -> Result<Option<Limit>> {
     let number = |key| fields.unsigned(key).map(Option::unwrap_or_default).map_err(failed);
     let refuse = |msg: &str| Err(Error::config(msg));
     let limit = Limit { rate: number(rate)?, burst: number(burst)? };

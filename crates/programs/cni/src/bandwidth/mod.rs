@@ -11,12 +11,14 @@ use conf::Bandwidth;
 use crate::go_names::{ifb_mac, ifb_mark, ifb_name};
 use crate::kernel::{Ifb, Kernel, Link, remove_link_of};
 use crate::netns::Netns;
-use crate::protocol::{Added, Call, Error, ErrorContext, Interface, Outcome, Plugin, internal};
+use crate::protocol::{
+    Added, Call, Error, ErrorContext, Interface, Outcome, Plugin, Result, internal,
+};
 
 pub struct BandwidthPlugin;
 
 impl Plugin for BandwidthPlugin {
-    fn add(&self, call: &Call) -> Result<Added, Error> {
+    fn add(&self, call: &Call) -> Result<Added> {
         let bandwidth = Bandwidth::read(call)?;
         let mut result = match call.previous_result()? {
             Some(result) => result,
@@ -29,11 +31,11 @@ impl Plugin for BandwidthPlugin {
         Ok(Added::for_call(call, result))
     }
 
-    fn del(&self, call: &Call) -> Result<(), Error> {
+    fn del(&self, call: &Call) -> Result<()> {
         remove_ifb(&ifb_name(&call.conf.name, &call.container_id))
     }
 
-    fn check(&self, call: &Call) -> Result<(), Error> {
+    fn check(&self, call: &Call) -> Result<()> {
         let bandwidth = Bandwidth::read(call)?;
         let result = call.previous_result()?.ok_or_else(Error::not_chained)?;
         if bandwidth.is_unlimited() {
@@ -55,7 +57,7 @@ impl Plugin for BandwidthPlugin {
     }
 
     /// Links by the Go plugin do not say whose they are, and stay.
-    fn gc(&self, call: &Call) -> Result<(), Error> {
+    fn gc(&self, call: &Call) -> Result<()> {
         let valid = call.valid_attachments()?;
         let names: Vec<String> =
             valid.iter().map(|it| ifb_name(&call.conf.name, &it.container_id)).collect();
@@ -75,16 +77,16 @@ impl Plugin for BandwidthPlugin {
         Ok(())
     }
 
-    fn status(&self, call: &Call) -> Result<(), Error> {
+    fn status(&self, call: &Call) -> Result<()> {
         Bandwidth::read(call).map(drop).map_err(Error::not_available)
     }
 }
 
-fn limit(call: &Call, bandwidth: Bandwidth, result: &mut Outcome) -> Result<(), Error> {
+fn limit(call: &Call, bandwidth: Bandwidth, result: &mut Outcome) -> Result<()> {
     let mut kernel = Kernel::open()?;
     let host = host_end(&mut kernel, call, result)?;
     if let Some(limit) = bandwidth.receiving {
-        kernel.limit(host.index, &host.name, limit.bucket()?)?;
+        kernel.limit(&host, limit.bucket()?)?;
     }
     let Some(limit) = bandwidth.sending else { return Ok(()) };
     let name = ifb_name(&call.conf.name, &call.container_id);
@@ -93,10 +95,10 @@ fn limit(call: &Call, bandwidth: Bandwidth, result: &mut Outcome) -> Result<(), 
     let alias = alias(&call.conf.name, &call.container_id);
     let mac = ifb_mac(&call.conf.name, &call.container_id);
     kernel.make_ifb(&Ifb { name: name.clone(), mac, alias }, host.mtu)?;
-    let mut detour = || -> Result<Link, Error> {
+    let mut detour = || -> Result<Link> {
         let ifb = kernel.link_made(&name)?;
-        kernel.limit(ifb.index, &name, limit.bucket()?)?;
-        kernel.detour(host.index, &host.name, ifb.index)?;
+        kernel.limit(&ifb, limit.bucket()?)?;
+        kernel.detour(&host, ifb.index)?;
         Ok(ifb)
     };
     match detour() {
@@ -113,7 +115,7 @@ fn limit(call: &Call, bandwidth: Bandwidth, result: &mut Outcome) -> Result<(), 
 }
 
 /// The host's end of the container's pair, which must be one of those that the plugins before us made.
-fn host_end(kernel: &mut Kernel, call: &Call, result: &Outcome) -> Result<Link, Error> {
+fn host_end(kernel: &mut Kernel, call: &Call, result: &Outcome) -> Result<Link> {
     if result.interfaces.is_empty() {
         return Err(Error::internal("no interfaces provided"));
     }
@@ -140,7 +142,7 @@ fn host_end(kernel: &mut Kernel, call: &Call, result: &Outcome) -> Result<Link, 
     Ok(host)
 }
 
-fn check_bucket(kernel: &mut Kernel, link: &Link, limit: conf::Limit) -> Result<(), Error> {
+fn check_bucket(kernel: &mut Kernel, link: &Link, limit: conf::Limit) -> Result<()> {
     let (wanted, name) = (limit.bucket()?, &link.name);
     let Some(found) = kernel.bucket(link.index)? else {
         return Err(internal!("Failed to find qdisc: nothing limits {name}"));
@@ -158,7 +160,7 @@ fn check_bucket(kernel: &mut Kernel, link: &Link, limit: conf::Limit) -> Result<
 }
 
 /// That there was none is fine.
-fn remove_ifb(name: &str) -> Result<(), Error> {
+fn remove_ifb(name: &str) -> Result<()> {
     let host = Netns::current().or_cni("could not look at the host's links")?;
     remove_link_of(&host, name)
 }

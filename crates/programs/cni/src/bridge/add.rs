@@ -13,7 +13,7 @@ use crate::ipam::AllocatedAddresses;
 use crate::kernel::{self, Change, Kernel, Link, Veth};
 use crate::masquerade;
 use crate::netns::Netns;
-use crate::protocol::{Call, Error, ErrorContext, Interface, Outcome, internal};
+use crate::protocol::{Call, Error, ErrorContext, Interface, Outcome, Result, internal};
 
 /// Which of the result's interfaces the container's is.
 const CONTAINER: i64 = 2;
@@ -25,7 +25,7 @@ const ROUTE_TRIES: u32 = 500;
 const ROUTE_PAUSE: Duration = Duration::from_millis(5);
 const DUPLICATE_DETECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) fn add(call: &Call) -> Result<Outcome, Error> {
+pub(super) fn add(call: &Call) -> Result<Outcome> {
     let conf = BridgeConf::supported(call)?;
     let netns = open_netns(call)?;
     let mut container = look_into(&netns)?;
@@ -50,17 +50,17 @@ pub(super) fn add(call: &Call) -> Result<Outcome, Error> {
     made
 }
 
-pub(super) fn open_netns(call: &Call) -> Result<Netns, Error> {
+pub(super) fn open_netns(call: &Call) -> Result<Netns> {
     Netns::open(&call.netns).or_cni(format_args!("failed to open netns {:?}", call.netns))
 }
 
-fn look_into(netns: &Netns) -> Result<Kernel, Error> {
+fn look_into(netns: &Netns) -> Result<Kernel> {
     const ATTEMPTED: &str = "could not look into the container";
     netns.inside(Kernel::open).or_cni(ATTEMPTED)?.or_cni(ATTEMPTED)
 }
 
 /// A pod that is attached is left as it is.
-pub(crate) fn refuse_attached(call: &Call, netns: &Netns) -> Result<(), Error> {
+pub(crate) fn refuse_attached(call: &Call, netns: &Netns) -> Result<()> {
     match is_attached(&mut look_into(netns)?, &call.ifname)? {
         true => Err(attached(call)),
         false => Ok(()),
@@ -68,7 +68,7 @@ pub(crate) fn refuse_attached(call: &Call, netns: &Netns) -> Result<(), Error> {
 }
 
 /// An ADD sets the interface up and gives it an address last: one that was cut short did neither.
-fn is_attached(container: &mut Kernel, name: &str) -> Result<bool, Error> {
+fn is_attached(container: &mut Kernel, name: &str) -> Result<bool> {
     let Some(link) = container.link(name)? else { return Ok(false) };
     Ok(link.up || !container.addresses(Some(link.index))?.is_empty())
 }
@@ -94,7 +94,7 @@ struct Attachment<'a> {
 }
 
 impl Attachment<'_> {
-    fn make(&mut self, given: AllocatedAddresses) -> Result<Outcome, Error> {
+    fn make(&mut self, given: AllocatedAddresses) -> Result<Outcome> {
         let AllocatedAddresses { mut outcome, earlier } = given;
         let (call, conf) = (self.call, self.conf);
         let own_addresses = gateways::complete(&mut outcome, conf, CONTAINER);
@@ -163,7 +163,7 @@ impl Attachment<'_> {
         bridge: &Link,
         macs: [Mac; 2],
         mut earlier: bool,
-    ) -> Result<String, Error> {
+    ) -> Result<String> {
         let (ifname, conf) = (&self.call.ifname, self.conf);
         for _ in 0..NAME_TRIES {
             let name = format!("veth{:08x}", self.rng.u32(..));
@@ -240,7 +240,7 @@ fn configure_container(
     kernel: &mut Kernel,
     host: &mut Kernel,
     host_name: &str,
-) -> Result<(), Error> {
+) -> Result<()> {
     let name = &call.ifname;
     let index = kernel.index_of(name).or_cni(format_args!("failed to lookup {name:?}"))?;
     let has_ipv6 = outcome.ips.iter().any(|ip| ip.address.addr().is_ipv6());
@@ -297,7 +297,7 @@ fn set_switches(name: &str, conf: &BridgeConf, has_ipv6: bool) {
 }
 
 /// Wait for duplicate address detection only if it was requested.
-fn wait_for_detection(kernel: &mut Kernel, link: u32, name: &str) -> Result<(), Error> {
+fn wait_for_detection(kernel: &mut Kernel, link: u32, name: &str) -> Result<()> {
     let deadline = Instant::now() + DUPLICATE_DETECTION_TIMEOUT;
     while kernel.is_tentative(link)? {
         if Instant::now() > deadline {
@@ -311,7 +311,7 @@ fn wait_for_detection(kernel: &mut Kernel, link: u32, name: &str) -> Result<(), 
 }
 
 /// The kernel opens the port as soon as it is asked about it; older ones take a moment of their own.
-fn wait_for_port(host: &mut Kernel, name: &str) -> Result<(), Error> {
+fn wait_for_port(host: &mut Kernel, name: &str) -> Result<()> {
     let deadline = Instant::now() + PORT_FORWARDING_TIMEOUT;
     let mut pause = Duration::from_micros(200);
     loop {

@@ -7,16 +7,18 @@ use super::conf::BridgeConf;
 use super::ipam;
 use crate::kernel::{Kernel, Link};
 use crate::masquerade;
-use crate::protocol::{Call, Error, ErrorContext, Interface, IpConfig, Outcome, Route, internal};
+use crate::protocol::{
+    Call, Error, ErrorContext, Interface, IpConfig, Outcome, Result, Route, internal,
+};
 
-pub(super) fn check(call: &Call) -> Result<(), Error> {
+pub(super) fn check(call: &Call) -> Result<()> {
     let conf = BridgeConf::read(call)?;
     let netns = open_netns(call)?;
     ipam::run(call, &conf.ipam)?;
     let result = previous_result(call)?;
     let mut host = Kernel::open()?;
     let bridge = check_bridge(&mut host, &conf, &result)?;
-    let inside = || -> Result<Link, Error> {
+    let inside = || -> Result<Link> {
         let mut kernel = Kernel::open()?;
         let link = check_container(&mut kernel, call, &result)?;
         check_addresses(&mut kernel, &link, call, &result.ips)?;
@@ -32,11 +34,11 @@ pub(super) fn check(call: &Call) -> Result<(), Error> {
     Ok(())
 }
 
-pub(crate) fn previous_result(call: &Call) -> Result<Outcome, Error> {
+pub(crate) fn previous_result(call: &Call) -> Result<Outcome> {
     call.previous_result()?.ok_or_else(|| Error::config("Required prevResult missing"))
 }
 
-fn check_bridge(host: &mut Kernel, conf: &BridgeConf, result: &Outcome) -> Result<Link, Error> {
+fn check_bridge(host: &mut Kernel, conf: &BridgeConf, result: &Outcome) -> Result<Link> {
     let name = &conf.bridge;
     let recorded = result.interfaces.iter().find(|it| it.name == *name && it.sandbox.is_empty());
     let Some(recorded) = recorded else {
@@ -53,7 +55,7 @@ fn check_bridge(host: &mut Kernel, conf: &BridgeConf, result: &Outcome) -> Resul
     Ok(link)
 }
 
-fn check_container(kernel: &mut Kernel, call: &Call, result: &Outcome) -> Result<Link, Error> {
+fn check_container(kernel: &mut Kernel, call: &Call, result: &Outcome) -> Result<Link> {
     let name = &call.ifname;
     let recorded = result.interfaces.iter().find(|it| it.name == *name && it.sandbox == call.netns);
     let Some(recorded) = recorded else {
@@ -77,7 +79,7 @@ fn check_pair(
     result: &Outcome,
     bridge: &Link,
     container: &Link,
-) -> Result<(), Error> {
+) -> Result<()> {
     for recorded in
         result.interfaces.iter().filter(|it| it.sandbox.is_empty() && it.name != conf.bridge)
     {
@@ -90,7 +92,7 @@ fn check_pair(
     Err(internal!("CNI veth created for bridge {} was not found", conf.bridge))
 }
 
-fn check_mac(recorded: &Interface, link: &Link) -> Result<(), Error> {
+fn check_mac(recorded: &Interface, link: &Link) -> Result<()> {
     let mac = link.mac.map(|mac| mac.to_string()).unwrap_or_default();
     if recorded.mac.is_empty() || recorded.mac.eq_ignore_ascii_case(&mac) {
         return Ok(());
@@ -99,12 +101,7 @@ fn check_mac(recorded: &Interface, link: &Link) -> Result<(), Error> {
     Err(internal!("Interface {name} Mac doesn't match: it is {mac}, not {}", recorded.mac))
 }
 
-fn check_addresses(
-    kernel: &mut Kernel,
-    link: &Link,
-    call: &Call,
-    ips: &[IpConfig],
-) -> Result<(), Error> {
+fn check_addresses(kernel: &mut Kernel, link: &Link, call: &Call, ips: &[IpConfig]) -> Result<()> {
     let present = kernel.addresses(Some(link.index))?;
     match ips.iter().find(|ip| !present.contains(&ip.address)) {
         None => Ok(()),
@@ -114,7 +111,7 @@ fn check_addresses(
     }
 }
 
-fn check_routes(kernel: &mut Kernel, routes: &[Route]) -> Result<(), Error> {
+fn check_routes(kernel: &mut Kernel, routes: &[Route]) -> Result<()> {
     for ipv4 in [true, false] {
         let wanted: Vec<&Route> =
             routes.iter().filter(|route| route.dst.addr().is_ipv4() == ipv4).collect();

@@ -5,7 +5,7 @@ use flannel_common::Mac;
 use super::vlan;
 use crate::iptables::Backend;
 use crate::kernel::PortVlans;
-use crate::protocol::{Call, Dns, Error, FieldError};
+use crate::protocol::{Call, Dns, Error, FieldError, Result};
 
 const DEFAULT_NAME: &str = "cni0";
 
@@ -39,14 +39,14 @@ pub(super) struct BridgeConf {
 }
 
 impl BridgeConf {
-    pub(super) fn read(call: &Call) -> Result<Self, Error> {
+    pub(super) fn read(call: &Call) -> Result<Self> {
         let conf = Self::of_fields(call).map_err(wrong)?;
         conf.check()?;
         Ok(conf)
     }
 
     /// Of a network that we are to serve from now on, and not only to undo.
-    pub(super) fn supported(call: &Call) -> Result<Self, Error> {
+    pub(super) fn supported(call: &Call) -> Result<Self> {
         let mut conf = Self::read(call)?;
         let fields = call.conf.fields();
         conf.vlans = vlan::read(fields)?;
@@ -83,7 +83,7 @@ impl BridgeConf {
         })
     }
 
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<()> {
         let refuse = |msg: &str| Err(Error::config(msg));
         if self.container_interface_down && !self.ipam.is_empty() {
             return refuse("cannot use IPAM when DisableContainerInterface flag is set");

@@ -5,10 +5,10 @@ use super::{ipam, spoof};
 use crate::kernel::remove_link_of;
 use crate::masquerade;
 use crate::netns::{Netns, NetnsError};
-use crate::protocol::{Call, Error};
+use crate::protocol::{Call, Error, Result};
 
 /// Whatever is gone already is fine.
-pub(super) fn del(call: &Call) -> Result<(), Error> {
+pub(super) fn del(call: &Call) -> Result<()> {
     let conf = BridgeConf::read(call)?;
     if !call.netns.is_empty() {
         match Netns::open(&call.netns) {

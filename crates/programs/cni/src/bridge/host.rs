@@ -5,7 +5,7 @@ use ipnet::IpNet;
 
 use super::conf::BridgeConf;
 use crate::kernel::{self, Change, Kernel, KernelError, Link};
-use crate::protocol::{Error, ErrorContext as _, internal};
+use crate::protocol::{ErrorContext as _, Result, internal};
 
 /// What every ADD must find true of the bridge, or make true: it may be new, an earlier ADD may have
 /// been killed half way, and others may have made or changed it.
@@ -20,7 +20,7 @@ pub(super) fn ensure_bridge(
     kernel: &mut Kernel,
     conf: &BridgeConf,
     rng: &mut fastrand::Rng,
-) -> Result<Link, Error> {
+) -> Result<Link> {
     let name = &conf.bridge;
     let attempted = format!("failed to create bridge {name:?}");
     let failed = |error: KernelError| internal!("{attempted}: {error}");
@@ -79,7 +79,7 @@ pub(super) fn ensure_gateway(
     conf: &BridgeConf,
     bridge: &Link,
     addresses: &[IpNet],
-) -> Result<(), Error> {
+) -> Result<()> {
     ensure_addresses(kernel, conf, bridge, addresses)
         .map_err(|error| error.context("failed to set bridge addr"))?;
     enable_forwarding(bridge, addresses).or_cni("failed to enable forwarding")
@@ -91,7 +91,7 @@ fn ensure_addresses(
     conf: &BridgeConf,
     bridge: &Link,
     wanted: &[IpNet],
-) -> Result<(), Error> {
+) -> Result<()> {
     let present = kernel.addresses(Some(bridge.index))?;
     let (name, mut changes) = (&bridge.name, Vec::new());
     let missing = |address: &&IpNet| !present.contains(address);

@@ -4,12 +4,12 @@ use std::net::IpAddr;
 
 use crate::delegate::Delegate;
 use crate::ipam::{self as host_local, AllocatedAddresses, HostLocal};
-use crate::protocol::{Call, Command, Error, Plugin as _, compact};
+use crate::protocol::{Call, Command, Error, Plugin as _, Result, compact};
 
 const BUILT_IN: &str = "host-local";
 
 /// `kind`: the plugin; empty if addresses are somebody else's business.
-pub(super) fn add(call: &Call, kind: &str) -> Result<AllocatedAddresses, Error> {
+pub(super) fn add(call: &Call, kind: &str) -> Result<AllocatedAddresses> {
     let given = match kind {
         "" => return Ok(AllocatedAddresses::default()),
         BUILT_IN => host_local::add(call)?,
@@ -26,14 +26,14 @@ pub(super) fn add(call: &Call, kind: &str) -> Result<AllocatedAddresses, Error> 
 }
 
 /// What an ADD was given that failed, and nothing else.
-pub(super) fn take_back(call: &Call, kind: &str, given: &[IpAddr]) -> Result<(), Error> {
+pub(super) fn take_back(call: &Call, kind: &str, given: &[IpAddr]) -> Result<()> {
     match kind {
         BUILT_IN => host_local::take_back(call, given),
         _ => run(&Call { command: Command::Del, ..call.clone() }, kind),
     }
 }
 
-pub(super) fn run(call: &Call, kind: &str) -> Result<(), Error> {
+pub(super) fn run(call: &Call, kind: &str) -> Result<()> {
     match kind {
         "" => Ok(()),
         BUILT_IN => HostLocal.run(call),

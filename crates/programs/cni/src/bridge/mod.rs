@@ -15,30 +15,30 @@ pub(crate) use check::previous_result;
 use conf::BridgeConf;
 
 use crate::masquerade;
-use crate::protocol::{Added, Call, Error, Plugin};
+use crate::protocol::{Added, Call, Error, Plugin, Result};
 
 pub struct Bridge;
 
 impl Plugin for Bridge {
-    fn add(&self, call: &Call) -> Result<Added, Error> {
+    fn add(&self, call: &Call) -> Result<Added> {
         Ok(Added::for_call(call, add::add(call)?))
     }
 
-    fn del(&self, call: &Call) -> Result<(), Error> {
+    fn del(&self, call: &Call) -> Result<()> {
         del::del(call)
     }
 
-    fn check(&self, call: &Call) -> Result<(), Error> {
+    fn check(&self, call: &Call) -> Result<()> {
         check::check(call)
     }
 
-    fn gc(&self, call: &Call) -> Result<(), Error> {
+    fn gc(&self, call: &Call) -> Result<()> {
         let conf = BridgeConf::read(call)?;
         masquerade::collect(&call.conf.name, &call.valid_attachments()?)?;
         ipam::run(call, &conf.ipam)
     }
 
-    fn status(&self, call: &Call) -> Result<(), Error> {
+    fn status(&self, call: &Call) -> Result<()> {
         let conf = BridgeConf::supported(call).map_err(Error::not_available)?;
         ipam::run(call, &conf.ipam)
     }

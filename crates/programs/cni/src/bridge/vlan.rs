@@ -9,7 +9,7 @@ use flannel_common::Mac;
 use super::conf::{BridgeConf, wrong};
 use super::host;
 use crate::kernel::{Change, Kernel, Link, PortVlans, Veth};
-use crate::protocol::{Error, ErrorContext, Fields};
+use crate::protocol::{Error, ErrorContext, Fields, Result};
 
 const LAST: i64 = 4094;
 /// Of frames without a tag on a trunk for which nothing is said.
@@ -17,7 +17,7 @@ const NATIVE: u16 = 1;
 const LONGEST_NAME: usize = 15;
 
 /// What `vlan`, `vlanTrunk` and `preserveDefaultVlan` say. `None`: no VLANs.
-pub(super) fn read(fields: Fields<'_>) -> Result<Option<PortVlans>, Error> {
+pub(super) fn read(fields: Fields<'_>) -> Result<Option<PortVlans>> {
     let id = fields.integer("vlan").map_err(wrong)?.unwrap_or_default();
     if !(0..=LAST).contains(&id) {
         return Err(Error::config(format!("invalid VLAN ID {id} (must be between 0 and {LAST})")));
@@ -40,7 +40,7 @@ pub(super) fn read(fields: Fields<'_>) -> Result<Option<PortVlans>, Error> {
     Ok(Some(PortVlans { untagged: own.or(Some(NATIVE)), tagged, keep_default }))
 }
 
-fn range(min: Option<i64>, max: Option<i64>) -> Result<std::ops::Range<u16>, Error> {
+fn range(min: Option<i64>, max: Option<i64>) -> Result<std::ops::Range<u16>> {
     let missing = |which: &str| {
         Error::config(format!(
             "minID and maxID should be configured simultaneously, {which} is missing"
@@ -60,7 +60,7 @@ fn range(min: Option<i64>, max: Option<i64>) -> Result<std::ops::Range<u16>, Err
     }
 }
 
-fn checked(key: &str, id: i64) -> Result<u16, Error> {
+fn checked(key: &str, id: i64) -> Result<u16> {
     u16::try_from(id)
         .ok()
         .filter(|_| (1..=LAST).contains(&id))
@@ -68,11 +68,11 @@ fn checked(key: &str, id: i64) -> Result<u16, Error> {
 }
 
 /// Makes the bridge keep VLANs apart, where the configuration has any.
-pub(super) fn filter(host: &mut Kernel, conf: &BridgeConf, bridge: &Link) -> Result<(), Error> {
+pub(super) fn filter(host: &mut Kernel, conf: &BridgeConf, bridge: &Link) -> Result<()> {
     if conf.vlans.is_none() {
         return Ok(());
     }
-    host.filter_vlans(bridge.index, &conf.bridge).map_err(|error| {
+    host.filter_vlans(bridge).map_err(|error| {
         let unable = error.errno() == Some(libc::EOPNOTSUPP);
         let error = Error::from(error);
         match unable {
@@ -83,10 +83,10 @@ pub(super) fn filter(host: &mut Kernel, conf: &BridgeConf, bridge: &Link) -> Res
 }
 
 /// Puts the host's end of a container's pair into its VLANs.
-pub(super) fn join(host: &mut Kernel, conf: &BridgeConf, port: &str) -> Result<(), Error> {
+pub(super) fn join(host: &mut Kernel, conf: &BridgeConf, port: &str) -> Result<()> {
     let Some(vlans) = &conf.vlans else { return Ok(()) };
     let link = host.link_made(port)?;
-    Ok(host.set_port_vlans(link.index, port, vlans)?)
+    Ok(host.set_port_vlans(&link, vlans)?)
 }
 
 /// Gateway of the container's VLAN on the host, made if need be. `None`: the bridge itself.
@@ -95,7 +95,7 @@ pub(super) fn gateway(
     conf: &BridgeConf,
     bridge: &Link,
     rng: &mut fastrand::Rng,
-) -> Result<Option<Link>, Error> {
+) -> Result<Option<Link>> {
     let Some(id) = conf.vlan else { return Ok(None) };
     let name = format!("{}.{id}", conf.bridge);
     if name.len() > LONGEST_NAME {
@@ -127,7 +127,7 @@ pub(super) fn gateway(
                 keep_default: conf.vlans.as_ref().is_some_and(|vlans| vlans.keep_default),
             };
             let link = host.link_made(&port)?;
-            host.set_port_vlans(link.index, &port, &vlans)?;
+            host.set_port_vlans(&link, &vlans)?;
             host.apply(vec![Change::set_up(&port), Change::set_up(&name)])?;
         }
     }

@@ -9,8 +9,8 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::protocol::{
-    Attachment, Call, Conf, Error, ErrorContext, FieldError, Fields, Route, Version, compact,
-    internal,
+    Attachment, Call, Conf, Error, ErrorContext, FieldError, Fields, Result, Route, Version,
+    compact, internal,
 };
 
 const DATA_DIR: &str = "/var/lib/cni/flannel";
@@ -37,7 +37,7 @@ pub(super) struct Document {
 }
 
 impl<'a> FlannelConf<'a> {
-    pub(super) fn read(conf: &'a Conf) -> Result<Self, Error> {
+    pub(super) fn read(conf: &'a Conf) -> Result<Self> {
         Self::of_fields(conf).or_cni("failed to load flannel netconf file: failed to load netconf")
     }
 
@@ -56,7 +56,7 @@ impl<'a> FlannelConf<'a> {
         })
     }
 
-    pub(super) fn check_delegate(&self) -> Result<(), Error> {
+    pub(super) fn check_delegate(&self) -> Result<()> {
         let Some(delegate) = self.delegate else { return Ok(()) };
         if delegate.get("type").is_some_and(|kind| !kind.is_string()) {
             return Err(Error::internal(
@@ -74,7 +74,7 @@ impl<'a> FlannelConf<'a> {
     }
 
     /// Without the node's subnet it says who and where, but not what: enough to undo.
-    pub(super) fn document(&self, env: Option<&SubnetFile>) -> Result<Document, Error> {
+    pub(super) fn document(&self, env: Option<&SubnetFile>) -> Result<Document> {
         let given = |key: &str| self.delegate.is_some_and(|delegate| delegate.contains_key(key));
         let kind = self
             .delegate
@@ -117,7 +117,7 @@ impl<'a> FlannelConf<'a> {
         Ok(document)
     }
 
-    fn routes(&self, env: &SubnetFile) -> Result<Vec<Route>, Error> {
+    fn routes(&self, env: &SubnetFile) -> Result<Vec<Route>> {
         let mut routes = self
             .given_routes()
             .or_cni("failed to assemble Delegate IPAM: failed to read IPAM routes: failed to parse ipam.routes")?;
@@ -139,7 +139,7 @@ impl Document {
         Some(Self { kind, members, routes: None })
     }
 
-    pub(super) fn call(&self, call: &Call) -> Result<Call, Error> {
+    pub(super) fn call(&self, call: &Call) -> Result<Call> {
         Ok(Call { conf: Conf::of_members(self.members.clone())?, ..call.clone() })
     }
 

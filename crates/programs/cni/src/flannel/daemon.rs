@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use flannel_state::{DaemonState, SOCKET_NAME, Verdict};
 
-use crate::protocol::{Code, Error};
+use crate::protocol::{Code, Error, Result};
 
 /// The file that notes by its time since when no flanneld is at work; beside its socket.
 pub const ABSENCE_NOTE: &str = "flanneld.absent";
@@ -25,7 +25,7 @@ const DAEMON_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_LIMIT: u64 = 1 << 20;
 
 /// The Go flanneld has no socket: its subnet file is all that is known of it.
-pub(super) fn ask(subnet_file: &Path, now: SystemTime) -> Result<(), Error> {
+pub(super) fn ask(subnet_file: &Path, now: SystemTime) -> Result<()> {
     let socket = subnet_file.with_file_name(SOCKET_NAME);
     let note = subnet_file.with_file_name(ABSENCE_NOTE);
     let Some(why) = trouble(&socket) else {
@@ -102,7 +102,7 @@ mod tests {
         }
 
         /// What STATUS says so long after the beginning.
-        fn after(&self, seconds: u64) -> Result<(), Error> {
+        fn after(&self, seconds: u64) -> Result<()> {
             let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000 + seconds);
             ask(&self.path("subnet.env"), now)
         }

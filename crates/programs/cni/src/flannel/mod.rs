@@ -16,7 +16,7 @@ use crate::bridge::refuse_attached;
 use crate::builtin::built_in;
 use crate::delegate::{self, Delegate};
 use crate::netns::Netns;
-use crate::protocol::{Added, Attachment, Call, Code, Command, Error, Plugin};
+use crate::protocol::{Added, Attachment, Call, Code, Command, Error, Plugin, Result};
 use crate::saved_confs;
 
 pub struct Flannel {
@@ -25,7 +25,7 @@ pub struct Flannel {
 }
 
 impl Plugin for Flannel {
-    fn add(&self, call: &Call) -> Result<Added, Error> {
+    fn add(&self, call: &Call) -> Result<Added> {
         let conf = FlannelConf::read(&call.conf)?;
         let env = load_env(&conf)?;
         conf.check_delegate()?;
@@ -53,7 +53,7 @@ impl Plugin for Flannel {
         added
     }
 
-    fn del(&self, call: &Call) -> Result<(), Error> {
+    fn del(&self, call: &Call) -> Result<()> {
         let conf = FlannelConf::read(&call.conf)?;
         let saved = saved_confs::load(&conf.data_dir, &call.container_id, &call.ifname)
             .map_err(|error| io_error("read what ADD saved", &conf, error))?;
@@ -78,7 +78,7 @@ impl Plugin for Flannel {
         saved.forget().map_err(|error| io_error("remove what ADD saved", &conf, error))
     }
 
-    fn check(&self, call: &Call) -> Result<(), Error> {
+    fn check(&self, call: &Call) -> Result<()> {
         let conf = FlannelConf::read(&call.conf)?;
         let saved = saved_confs::load(&conf.data_dir, &call.container_id, &call.ifname)
             .map_err(|error| io_error("read what ADD saved", &conf, error))?;
@@ -98,7 +98,7 @@ impl Plugin for Flannel {
         self.hand_on(call, &conf, &document)
     }
 
-    fn gc(&self, call: &Call) -> Result<(), Error> {
+    fn gc(&self, call: &Call) -> Result<()> {
         let conf = FlannelConf::read(&call.conf)?;
         let valid = call.valid_attachments()?;
         let mut failures = self.collect_saved(call, &conf, &valid)?;
@@ -114,7 +114,7 @@ impl Plugin for Flannel {
         }
     }
 
-    fn status(&self, call: &Call) -> Result<(), Error> {
+    fn status(&self, call: &Call) -> Result<()> {
         let conf = FlannelConf::read(&call.conf)?;
         let env = load_env(&conf).map_err(Error::not_available)?;
         daemon::ask(&conf.subnet_file, SystemTime::now())?;
@@ -126,7 +126,7 @@ impl Plugin for Flannel {
 
 impl Flannel {
     /// Who is to do the work of a call on a node with this subnet, and the call that they get.
-    pub fn handed_on(call: &Call, env: &SubnetFile) -> Result<(String, Call), Error> {
+    pub fn handed_on(call: &Call, env: &SubnetFile) -> Result<(String, Call)> {
         let conf = FlannelConf::read(&call.conf)?;
         conf.check_delegate()?;
         let document = conf.document(Some(env))?;
@@ -141,19 +141,14 @@ impl Flannel {
         document: &Document,
         text: &str,
         retried: bool,
-    ) -> Result<Added, Error> {
+    ) -> Result<Added> {
         match self.built_in(conf, &document.kind) {
             Some(plugin) => plugin.add(&Call { retried, ..document.call(call)? }),
             None => Delegate { kind: &document.kind, conf: text }.add(call),
         }
     }
 
-    fn hand_on(
-        &self,
-        call: &Call,
-        conf: &FlannelConf<'_>,
-        document: &Document,
-    ) -> Result<(), Error> {
+    fn hand_on(&self, call: &Call, conf: &FlannelConf<'_>, document: &Document) -> Result<()> {
         match self.built_in(conf, &document.kind) {
             Some(plugin) => plugin.run(&document.call(call)?),
             None => Delegate { kind: &document.kind, conf: &document.text() }.run(call),
@@ -171,7 +166,7 @@ impl Flannel {
         call: &Call,
         conf: &FlannelConf<'_>,
         valid: &[Attachment],
-    ) -> Result<Vec<Error>, Error> {
+    ) -> Result<Vec<Error>> {
         let entries = saved_confs::list(&conf.data_dir)
             .map_err(|error| io_error("list what ADD saved", conf, error))?;
         saved_confs::remove_torn(&conf.data_dir, SystemTime::now());
@@ -207,7 +202,7 @@ impl Flannel {
     }
 }
 
-fn load_env(conf: &FlannelConf<'_>) -> Result<SubnetFile, Error> {
+fn load_env(conf: &FlannelConf<'_>) -> Result<SubnetFile> {
     let path = &conf.subnet_file;
     let (code, why) = match std::fs::read(path) {
         Ok(text) => match SubnetFile::parse_complete(&String::from_utf8_lossy(&text), path) {

@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
+use crate::protocol::{FieldError, Fields};
+
 /// One further. It wraps around at the end, where no range reaches.
 pub(crate) fn next(ip: IpAddr) -> IpAddr {
     match ip {
@@ -24,6 +26,12 @@ pub(crate) fn same_family(a: IpAddr, b: IpAddr) -> bool {
 /// The way Go reads an address: an IPv4 one in IPv6's clothes is an IPv4 one.
 pub(crate) fn parse(text: &str) -> Option<IpAddr> {
     text.parse::<IpAddr>().ok().map(|ip| ip.to_canonical())
+}
+
+/// A field that holds an address; an empty one holds none.
+pub(crate) fn read(fields: Fields<'_>, key: &str) -> Result<Option<IpAddr>, FieldError> {
+    let Some(text) = fields.text(key)? else { return Ok(None) };
+    parse(text).map(Some).ok_or_else(|| FieldError::new(key, "an IP address", &text.into()))
 }
 
 /// An address, with or without a prefix length that is not looked at.

@@ -9,7 +9,7 @@ use super::conf::IpamConf;
 use super::lock::Lock;
 use super::range::{Range, RangeSet};
 use super::store::{Holder, Pen, Reservation, Store};
-use crate::protocol::{Call, Code, Error, IpConfig, internal};
+use crate::protocol::{Call, Code, Error, IpConfig, Result, internal};
 
 /// `own`: what the attachment has already.
 pub(super) fn allocate(
@@ -17,7 +17,7 @@ pub(super) fn allocate(
     conf: &IpamConf,
     call: &Call,
     own: Vec<Reservation>,
-) -> Result<Vec<IpConfig>, Error> {
+) -> Result<Vec<IpConfig>> {
     let mut requested = conf.requested.clone();
     let mut allocator = Allocator {
         pen: store.pen(&call.container_id, &call.ifname)?,
@@ -67,12 +67,7 @@ struct Allocator<'a> {
 }
 
 impl Allocator<'_> {
-    fn choose(
-        &mut self,
-        at: usize,
-        set: &RangeSet,
-        wanted: Option<IpAddr>,
-    ) -> Result<IpConfig, Error> {
+    fn choose(&mut self, at: usize, set: &RangeSet, wanted: Option<IpAddr>) -> Result<IpConfig> {
         let kept = |ip: IpAddr| wanted.is_none_or(|wanted| wanted == ip);
         let own = self
             .own
@@ -94,7 +89,7 @@ impl Allocator<'_> {
     }
 
     /// Adds the interface to a reservation of an old plugin: DEL looks for one with it first.
-    fn sign(&self, own: &Reservation, set: &RangeSet) -> Result<(), Error> {
+    fn sign(&self, own: &Reservation, set: &RangeSet) -> Result<()> {
         if matches!(own.owner, Holder::Attachment { .. }) {
             return Ok(());
         }
@@ -105,7 +100,7 @@ impl Allocator<'_> {
         Err(taken(own.ip, set))
     }
 
-    fn take<'s>(&mut self, set: &'s RangeSet, ip: IpAddr) -> Result<&'s Range, Error> {
+    fn take<'s>(&mut self, set: &'s RangeSet, ip: IpAddr) -> Result<&'s Range> {
         let range = set.range_of(ip).ok_or_else(|| taken(ip, set))?;
         if ip == range.gateway {
             return Err(internal!("requested ip {ip} is subnet's gateway"));
@@ -118,11 +113,7 @@ impl Allocator<'_> {
         Ok(range)
     }
 
-    fn take_next<'s>(
-        &mut self,
-        at: usize,
-        set: &'s RangeSet,
-    ) -> Result<(IpAddr, &'s Range), Error> {
+    fn take_next<'s>(&mut self, at: usize, set: &'s RangeSet) -> Result<(IpAddr, &'s Range)> {
         let lock = self.store.lock()?;
         let mut found = self.first_free(&lock, at, set)?;
         if found.is_none() {
@@ -141,7 +132,7 @@ impl Allocator<'_> {
         lock: &Lock,
         at: usize,
         set: &'s RangeSet,
-    ) -> Result<Option<(IpAddr, &'s Range)>, Error> {
+    ) -> Result<Option<(IpAddr, &'s Range)>> {
         for (ip, range) in set.after(self.store.last_reserved(at)) {
             if self.pen.reserve(lock, ip)? {
                 self.made.push(ip);

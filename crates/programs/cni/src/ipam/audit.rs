@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use super::store::{Holder, Reservation, Store, StoreError};
 use crate::netns::Netns;
-use crate::protocol::{Call, Command, Conf, Error, Version};
+use crate::protocol::{Call, Command, Conf, Result, Version};
 use crate::saved_confs::FIRST_INTERFACE;
 use crate::{addresses_in_use, masquerade, portmap};
 
@@ -64,7 +64,7 @@ pub fn inspect(
 
 /// Sets the stale ones free and returns them. Whoever gets such an address next must not answer on the
 /// ports of its last owner: what the firewall has of that one goes first.
-pub fn fix(store: &Store, network: &str, findings: &[Finding]) -> Result<Vec<Reservation>, Error> {
+pub fn fix(store: &Store, network: &str, findings: &[Finding]) -> Result<Vec<Reservation>> {
     let lock = store.lock()?;
     let mut freed = Vec::new();
     for finding in findings.iter().filter(|finding| finding.state == State::Stale) {
@@ -82,7 +82,7 @@ pub fn fix(store: &Store, network: &str, findings: &[Finding]) -> Result<Vec<Res
 }
 
 /// Port mappings and masquerading of a container that is gone.
-fn forget_rules(network: &str, owner: &Holder) -> Result<(), Error> {
+fn forget_rules(network: &str, owner: &Holder) -> Result<()> {
     let (container_id, ifname) = match owner {
         Holder::Attachment { container_id, ifname } => (container_id, ifname.as_str()),
         Holder::Container { container_id } => (container_id, FIRST_INTERFACE),

@@ -3,9 +3,11 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use serde_json::Value;
+
 use super::addr::parse_lenient;
 use super::range::{Range, RangeSet};
-use crate::protocol::{Call, Error, FieldError, Fields, Route, Version};
+use crate::protocol::{Call, Error, FieldError, Fields, Result, Route, Version, each_of};
 
 const DATA_DIR: &str = "/var/lib/cni/networks";
 
@@ -17,13 +19,13 @@ pub struct IpamConf {
 }
 
 /// Where the reservations are: all that is needed to undo.
-pub(super) fn directory(call: &Call) -> Result<PathBuf, Error> {
+pub(super) fn directory(call: &Call) -> Result<PathBuf> {
     let data_dir = ipam(call)?.text("dataDir")?;
     Ok(PathBuf::from(data_dir.unwrap_or(DATA_DIR)).join(&call.conf.name))
 }
 
 impl IpamConf {
-    pub fn read(call: &Call) -> Result<Self, Error> {
+    pub fn read(call: &Call) -> Result<Self> {
         let ipam = ipam(call)?;
         let sets = sets(call, ipam)?;
         check_together(&sets, call.conf.version)?;
@@ -36,13 +38,13 @@ impl IpamConf {
     }
 }
 
-fn ipam(call: &Call) -> Result<Fields<'_>, Error> {
+fn ipam(call: &Call) -> Result<Fields<'_>> {
     let ipam = call.conf.fields().map("ipam")?;
     ipam.map(Fields::new).ok_or_else(|| Error::config("IPAM config missing 'ipam' key"))
 }
 
 /// In the reference's order: what the runtime asks for, a single range of the oldest kind, the rest.
-fn sets(call: &Call, ipam: Fields<'_>) -> Result<Vec<RangeSet>, Error> {
+fn sets(call: &Call, ipam: Fields<'_>) -> Result<Vec<RangeSet>> {
     let runtime = call.conf.fields().object("runtimeConfig")?;
     let mut raw = lists(runtime, "ipRanges")?;
     if ipam.get("subnet").is_some() {
@@ -53,7 +55,7 @@ fn sets(call: &Call, ipam: Fields<'_>) -> Result<Vec<RangeSet>, Error> {
         return Err(Error::config("no IP ranges specified"));
     }
     let set = |(at, ranges): (usize, Vec<Fields<'_>>)| {
-        let ranges: Result<_, Error> = ranges.into_iter().map(Range::read).collect();
+        let ranges: Result<_> = ranges.into_iter().map(Range::read).collect();
         ranges
             .and_then(RangeSet::new)
             .map_err(|error| error.context(format_args!("invalid range set {at}")))
@@ -63,25 +65,14 @@ fn sets(call: &Call, ipam: Fields<'_>) -> Result<Vec<RangeSet>, Error> {
 
 fn lists<'a>(fields: Fields<'a>, key: &str) -> Result<Vec<Vec<Fields<'a>>>, FieldError> {
     const WANTED: &str = "a list of lists of ranges";
-    fields
-        .array(key)?
-        .iter()
-        .map(|list| {
-            let ranges = list.as_array().ok_or_else(|| FieldError::new(key, WANTED, list))?;
-            ranges
-                .iter()
-                .map(|range| {
-                    range
-                        .as_object()
-                        .map(Fields::new)
-                        .ok_or_else(|| FieldError::new(key, WANTED, range))
-                })
-                .collect()
-        })
-        .collect()
+    let lists = fields.each(key, WANTED, Value::as_array)?;
+    let ranges = |list: &'a Vec<Value>| {
+        each_of(list, key, WANTED, |range| range.as_object().map(Fields::new))
+    };
+    lists.into_iter().map(ranges).collect()
 }
 
-fn check_together(sets: &[RangeSet], version: Version) -> Result<(), Error> {
+fn check_together(sets: &[RangeSet], version: Version) -> Result<()> {
     let of_ipv4 = sets.iter().filter(|set| set.is_ipv4()).count();
     if version < Version::V030 && (of_ipv4 > 1 || sets.len() - of_ipv4 > 1) {
         return Err(Error::config(format!(

@@ -17,31 +17,26 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use crate::protocol::{
-    Added, Attachment, Call, Code, Dns, Error, ErrorContext, Outcome, Plugin, internal,
+    Added, Attachment, Call, Code, Dns, Error, ErrorContext, Outcome, Plugin, Result, internal,
 };
 
 pub struct HostLocal;
 
 impl Plugin for HostLocal {
-    fn add(&self, call: &Call) -> Result<Added, Error> {
+    fn add(&self, call: &Call) -> Result<Added> {
         refuse_duplicate_allocation(call)?;
         Ok(Added::for_call(call, add(call)?.outcome))
     }
 
     /// Sets free all that the attachment has. That it has nothing is nothing unusual.
-    fn del(&self, call: &Call) -> Result<(), Error> {
+    fn del(&self, call: &Call) -> Result<()> {
         let Some(store) = Store::of_call(call)? else { return Ok(()) };
-        let mut reservations = named(call, &store)?;
-        if reservations.is_empty() {
-            reservations = store.of_attachment(&call.container_id, &call.ifname)?;
-        }
-        release(&store, &reservations)
+        release(&store, &reserved_for(call, &store)?)
     }
 
-    fn check(&self, call: &Call) -> Result<(), Error> {
+    fn check(&self, call: &Call) -> Result<()> {
         let found = match Store::of_call(call)? {
-            Some(store) if !named(call, &store)?.is_empty() => true,
-            Some(store) => !store.of_attachment(&call.container_id, &call.ifname)?.is_empty(),
+            Some(store) => !reserved_for(call, &store)?.is_empty(),
             None => false,
         };
         if found {
@@ -53,7 +48,7 @@ impl Plugin for HostLocal {
     }
 
     /// Sets free what belongs to no attachment that the runtime names as valid.
-    fn gc(&self, call: &Call) -> Result<(), Error> {
+    fn gc(&self, call: &Call) -> Result<()> {
         let valid = call.valid_attachments()?;
         let Some(store) = Store::of_call(call)? else { return Ok(()) };
         let lock = store.lock()?;
@@ -69,7 +64,7 @@ impl Plugin for HostLocal {
         Ok(())
     }
 
-    fn status(&self, call: &Call) -> Result<(), Error> {
+    fn status(&self, call: &Call) -> Result<()> {
         let is_readable = conf::directory(call).and_then(|_| IpamConf::read(call));
         is_readable.map(drop).map_err(Error::not_available)
     }
@@ -83,7 +78,7 @@ pub struct AllocatedAddresses {
 }
 
 /// Gives out addresses. Those that the attachment may have got already are its own.
-pub fn add(call: &Call) -> Result<AllocatedAddresses, Error> {
+pub fn add(call: &Call) -> Result<AllocatedAddresses> {
     let conf = IpamConf::read(call)?;
     let dns = match &conf.resolv_conf {
         Some(path) => {
@@ -109,7 +104,7 @@ pub fn add(call: &Call) -> Result<AllocatedAddresses, Error> {
 
 /// Who calls us by name, a bridge of somebody else's for one, calls once. What an attachment has got since
 /// the host was started it may be using; what it had before, it gets again.
-fn refuse_duplicate_allocation(call: &Call) -> Result<(), Error> {
+fn refuse_duplicate_allocation(call: &Call) -> Result<()> {
     let Some(store) = Store::of_call(call)? else { return Ok(()) };
     let Some(started) = host_start() else { return Ok(()) };
     for own in store.of_attachment(&call.container_id, &call.ifname)? {
@@ -131,21 +126,26 @@ fn host_start() -> Option<SystemTime> {
 }
 
 /// Sets these addresses free, as far as they are the attachment's.
-pub fn take_back(call: &Call, given: &[IpAddr]) -> Result<(), Error> {
+pub fn take_back(call: &Call, given: &[IpAddr]) -> Result<()> {
     let Some(store) = Store::of_call(call)? else { return Ok(()) };
     let reservations = store.of_attachment_among(&call.container_id, &call.ifname, given)?;
     release(&store, &reservations)
 }
 
-/// Reservations of the addresses in the ADD's result, if each has one: no other need be read.
-fn named(call: &Call, store: &Store) -> Result<Vec<Reservation>, Error> {
-    let Ok(Some(result)) = call.previous_result() else { return Ok(Vec::new()) };
-    let named: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.addr()).collect();
-    let found = store.of_attachment_among(&call.container_id, &call.ifname, &named)?;
-    Ok(if found.len() == named.len() { found } else { Vec::new() })
+/// Reservations of the addresses in the ADD's result, if each has one: no other need be read then.
+fn reserved_for(call: &Call, store: &Store) -> Result<Vec<Reservation>> {
+    let (id, ifname) = (&call.container_id, &call.ifname);
+    if let Ok(Some(result)) = call.previous_result() {
+        let named: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.addr()).collect();
+        let found = store.of_attachment_among(id, ifname, &named)?;
+        if !found.is_empty() && found.len() == named.len() {
+            return Ok(found);
+        }
+    }
+    Ok(store.of_attachment(id, ifname)?)
 }
 
-fn release(store: &Store, reservations: &[Reservation]) -> Result<(), Error> {
+fn release(store: &Store, reservations: &[Reservation]) -> Result<()> {
     if reservations.is_empty() {
         return Ok(());
     }
@@ -158,7 +158,7 @@ fn release(store: &Store, reservations: &[Reservation]) -> Result<(), Error> {
 
 impl Store {
     /// The one that a call is about. `None`: nothing was ever given out.
-    fn of_call(call: &Call) -> Result<Option<Self>, Error> {
+    fn of_call(call: &Call) -> Result<Option<Self>> {
         Ok(Self::open(&conf::directory(call)?)?)
     }
 }

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::addr::{first_of, next, parse, same_family};
-use crate::protocol::{Error, FieldError, Fields};
+use super::addr::{self, first_of, next, same_family};
+use crate::protocol::{Error, Fields, Result, network};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Range {
@@ -21,18 +21,8 @@ pub struct Range {
 pub struct RangeSet(Vec<Range>);
 
 impl Range {
-    pub fn read(fields: Fields<'_>) -> Result<Self, Error> {
-        const WANTED: &str = "an address with a prefix length";
-        let subnet: IpNet = fields
-            .parsed("subnet", WANTED)?
-            .ok_or_else(|| FieldError::new("subnet", WANTED, &serde_json::Value::Null))?;
-        let ip = |key| match fields.text(key)? {
-            None => Ok(None),
-            Some(text) => match parse(text) {
-                Some(ip) => Ok(Some(ip)),
-                None => Err(FieldError::new(key, "an IP address", &text.into())),
-            },
-        };
+    pub fn read(fields: Fields<'_>) -> Result<Self> {
+        let (subnet, ip) = (network(fields, "subnet")?, |key| addr::read(fields, key));
         Self::new(subnet, ip("gateway")?, ip("rangeStart")?, ip("rangeEnd")?)
     }
 
@@ -41,7 +31,7 @@ impl Range {
         gateway: Option<IpAddr>,
         first: Option<IpAddr>,
         last: Option<IpAddr>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
         if subnet.prefix_len() + 2 > subnet.max_prefix_len() {
             return Err(Error::config(format!("Network {subnet} too small to allocate from")));
         }
@@ -91,7 +81,7 @@ fn last_of(subnet: IpNet) -> IpAddr {
 }
 
 impl RangeSet {
-    pub fn new(ranges: Vec<Range>) -> Result<Self, Error> {
+    pub fn new(ranges: Vec<Range>) -> Result<Self> {
         let Some(one) = ranges.first() else { return Err(Error::config("empty range set")) };
         if ranges.iter().any(|range| !same_family(range.first, one.first)) {
             return Err(Error::config("mixed address families"));
@@ -162,7 +152,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn range(subnet: &str, first: Option<&str>, last: Option<&str>) -> Result<Range, Error> {
+    fn range(subnet: &str, first: Option<&str>, last: Option<&str>) -> Result<Range> {
         Range::new(subnet.parse().unwrap(), None, first.map(ip), last.map(ip))
     }
 
@@ -215,7 +205,7 @@ mod tests {
 
     #[test]
     fn ranges_that_make_no_sense_are_refused_with_the_reference_s_words() {
-        let text = |result: Result<_, Error>| result.unwrap_err().to_string();
+        let text = |result: Result<_>| result.unwrap_err().to_string();
         assert_eq!(
             text(range("10.1.2.0/31", None, None)),
             "Network 10.1.2.0/31 too small to allocate from"

@@ -7,7 +7,7 @@ use super::saved_nat::SavedNat;
 use super::transaction::{Rule, Transaction};
 use super::{NAT, remove};
 use crate::nft::Nft;
-use crate::protocol::{Error, internal};
+use crate::protocol::{Result, internal};
 
 /// Others change the firewall, too.
 const TRIES: usize = 3;
@@ -50,7 +50,7 @@ pub(crate) fn establish(
     family: TableFamily,
     shared: &[SharedChain],
     own: &OwnChain,
-) -> Result<(), Error> {
+) -> Result<()> {
     let program = Program::of_host(family)?;
     clear(nft, family, &program, own)?;
     if program.kind == Kind::Legacy {
@@ -75,7 +75,7 @@ fn write(
     program: &Program,
     shared: &[SharedChain],
     own: &OwnChain,
-) -> Result<(), Error> {
+) -> Result<()> {
     let mut transaction = Transaction::default();
     if program.kind == Kind::Nftables {
         rules_of(shared).for_each(|it| transaction.push("-C", &it.chain, &it.rule));
@@ -110,7 +110,7 @@ fn entries_to_specific(
     family: TableFamily,
     program: &Program,
     entry: &str,
-) -> Result<usize, Error> {
+) -> Result<usize> {
     match program.kind {
         Kind::Nftables => {
             let rules = nft.all_rules(family, NAT)?;
@@ -130,7 +130,7 @@ pub(crate) fn verify(
     family: TableFamily,
     shared: &[SharedChain],
     own: &OwnChain,
-) -> Option<Result<(), Error>> {
+) -> Option<Result<()>> {
     let kind = match place(nft, family, &own.name) {
         Ok(kind) => kind?,
         Err(error) => return Some(Err(error)),
@@ -155,7 +155,7 @@ pub(crate) fn verify(
     }))
 }
 
-fn place(nft: &mut Nft, family: TableFamily, chain: &str) -> Result<Option<Kind>, Error> {
+fn place(nft: &mut Nft, family: TableFamily, chain: &str) -> Result<Option<Kind>> {
     if nft.has_chain(family, NAT, chain)? {
         return Ok(Some(Kind::Nftables));
     }
@@ -169,12 +169,7 @@ fn place(nft: &mut Nft, family: TableFamily, chain: &str) -> Result<Option<Kind>
 }
 
 /// What an ADD that was cut short may have left.
-fn clear(
-    nft: &mut Nft,
-    family: TableFamily,
-    program: &Program,
-    own: &OwnChain,
-) -> Result<(), Error> {
+fn clear(nft: &mut Nft, family: TableFamily, program: &Program, own: &OwnChain) -> Result<()> {
     if !own.has_others {
         return remove::remove_of(nft, family, &own.name, own.entry);
     }
@@ -191,7 +186,7 @@ fn clear(
 
 /// Makes what is missing of chains that containers share. Whoever makes a chain makes its rules with it;
 /// where there is a chain already, what is missing is added one by one.
-fn make_missing(program: &Program, shared: &[SharedChain]) -> Result<(), Error> {
+fn make_missing(program: &Program, shared: &[SharedChain]) -> Result<()> {
     if stand(program, rules_of(shared).map(SharedRule::place)).is_ok() {
         return Ok(());
     }
@@ -218,7 +213,7 @@ fn make_missing(program: &Program, shared: &[SharedChain]) -> Result<(), Error> 
 
 /// Whether all these rules are there. Programs of the older kind, those of IPv6 at least, take a rule for
 /// another when they are asked for it; they know them apart when they are to delete one.
-fn stand<'a>(program: &Program, rules: impl Iterator<Item = (&'a str, Rule)>) -> Result<(), Error> {
+fn stand<'a>(program: &Program, rules: impl Iterator<Item = (&'a str, Rule)>) -> Result<()> {
     let mut transaction = Transaction::default();
     let (command, options): (_, &[&str]) = match program.kind {
         Kind::Nftables => ("-C", &[]),

@@ -9,7 +9,7 @@ use flannel_common::SearchPath;
 use flannel_nft::TableFamily;
 
 use super::NAT;
-use crate::protocol::{Error, ErrorContext, internal};
+use crate::protocol::{ErrorContext, Result, internal};
 use crate::subprocess;
 
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(60);
@@ -31,7 +31,7 @@ pub(super) struct Program {
 
 impl Program {
     /// The one that others on this host use, the Go plugins among them: the first on the path.
-    pub(super) fn of_host(family: TableFamily) -> Result<Self, Error> {
+    pub(super) fn of_host(family: TableFamily) -> Result<Self> {
         let name = name(family);
         Self::on_path(name).ok_or_else(|| {
             internal!("there is no {name} on the path of the container runtime").with_details(
@@ -79,12 +79,12 @@ impl Program {
     }
 
     /// Feeds `iptables-restore`, which does all of it or nothing.
-    pub(super) fn restore(&self, options: &[&str], text: &str) -> Result<Output, Error> {
+    pub(super) fn restore(&self, options: &[&str], text: &str) -> Result<Output> {
         self.run("-restore", &[&["--noflush", "--wait"], options].concat(), text)
     }
 
     /// The table as `iptables-restore` would take it.
-    pub(super) fn save(&self) -> Result<String, Error> {
+    pub(super) fn save(&self) -> Result<String> {
         let saved = self.run("-save", &["-t", NAT], "")?;
         if !saved.status.success() {
             let why = String::from_utf8_lossy(&saved.stderr).trim().to_owned();
@@ -93,7 +93,7 @@ impl Program {
         Ok(String::from_utf8_lossy(&saved.stdout).into_owned())
     }
 
-    fn run(&self, suffix: &str, arguments: &[&str], input: &str) -> Result<Output, Error> {
+    fn run(&self, suffix: &str, arguments: &[&str], input: &str) -> Result<Output> {
         let name = format!("{}{suffix}", self.name);
         let mut all = Vec::with_capacity(arguments.len() + 1);
         let path = if self.is_all {

@@ -6,13 +6,13 @@ use super::NAT;
 use super::program::{Kind, Program, has_legacy_table};
 use super::transaction::{Rule, Transaction};
 use crate::nft::{Batch, Nft, NftError};
-use crate::protocol::Error;
+use crate::protocol::{Error, Result};
 
 const FAMILIES: [TableFamily; 2] = [TableFamily::Ipv4, TableFamily::Ipv6];
 
 /// Removes a chain, of both families, and the rules of `entry` that jump to it. Usually there is none,
 /// and to find that out costs a system call or two.
-pub(crate) fn remove_chain(nft: &mut Nft, chain: &str, entry: &str) -> Result<(), Error> {
+pub(crate) fn remove_chain(nft: &mut Nft, chain: &str, entry: &str) -> Result<()> {
     for family in FAMILIES {
         remove_of(nft, family, chain, entry)?;
     }
@@ -24,7 +24,7 @@ pub(super) fn remove_of(
     family: TableFamily,
     chain: &str,
     entry: &str,
-) -> Result<(), Error> {
+) -> Result<()> {
     remove_from_nft(nft, family, chain, entry)?;
     if has_legacy_table(family) {
         remove_from_legacy(family, entry, |target, _| target == chain)?;
@@ -50,7 +50,7 @@ impl Stale<'_> {
 }
 
 /// Removes the chains of a network's containers that no longer exist, whoever made them.
-pub(crate) fn collect(nft: &mut Nft, stale: &Stale<'_>) -> Result<(), Error> {
+pub(crate) fn collect(nft: &mut Nft, stale: &Stale<'_>) -> Result<()> {
     for family in FAMILIES {
         let mut chains: Vec<String> = Vec::new();
         for rule in nft.rules(family, NAT, stale.entry)? {
@@ -100,7 +100,7 @@ fn remove_from_legacy(
     family: TableFamily,
     entry: &str,
     is_wanted: impl Fn(&str, &str) -> bool,
-) -> Result<(), Error> {
+) -> Result<()> {
     // Whoever has no such program cannot have made such rules with it.
     let Some(program) = Program::of_kind(family, Kind::Legacy) else { return Ok(()) };
     let saved = program.save()?;

@@ -16,7 +16,7 @@ use netlink_packet_route::link::{
 
 use super::query::number;
 use super::{Change, Kernel, KernelError};
-use crate::protocol::{Error, internal};
+use crate::protocol::{Result, internal};
 
 const LINK_HEADER: usize = 16;
 const IFLA_INET_CONF: u16 = 1;
@@ -79,7 +79,7 @@ impl Kernel {
     }
 
     /// One that was there a moment ago.
-    pub(crate) fn link_made(&mut self, name: &str) -> Result<Link, Error> {
+    pub(crate) fn link_made(&mut self, name: &str) -> Result<Link> {
         self.link(name)?.ok_or_else(|| internal!("{name} vanished"))
     }
 

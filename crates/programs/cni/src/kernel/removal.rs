@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::deferred_kernel_work::WorkTaker;
 use crate::netns::Netns;
-use crate::protocol::{Error, ErrorContext as _};
+use crate::protocol::{ErrorContext as _, Result};
 
 const LINK_EVENTS: u32 = 1;
 /// For a flanneld that has said that it removes the link: the kernel removes one at a time, of all that wait.
@@ -25,7 +25,7 @@ struct Removal {
 }
 
 /// Removes a link of a namespace, and returns when it is gone. That it was gone before is fine.
-pub(crate) fn remove_link_of(netns: &Netns, name: &str) -> Result<(), Error> {
+pub(crate) fn remove_link_of(netns: &Netns, name: &str) -> Result<()> {
     remove(netns, name).or_cni(format_args!("failed to delete {name:?}"))
 }
 

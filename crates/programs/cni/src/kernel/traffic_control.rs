@@ -12,7 +12,7 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags};
 
 use super::query::number;
-use super::{Change, Kernel, KernelError};
+use super::{Change, Kernel, KernelError, Link};
 
 const HEADER: usize = 20;
 const TCA_TBF_PARMS: u16 = 1;
@@ -78,12 +78,7 @@ impl Bucket {
 
 impl Kernel {
     /// What leaves by a link is held to the bucket's rate, whatever held it before.
-    pub(crate) fn limit(
-        &mut self,
-        link: u32,
-        name: &str,
-        bucket: Bucket,
-    ) -> Result<(), KernelError> {
+    pub(crate) fn limit(&mut self, link: &Link, bucket: Bucket) -> Result<(), KernelError> {
         let mut parameters = [0; PARMS];
         let rate = u32::try_from(bucket.rate).unwrap_or(bucket.rate as u32);
         parameters[8..12].copy_from_slice(&rate.to_ne_bytes());
@@ -94,10 +89,10 @@ impl Kernel {
             options = options.bytes(TCA_TBF_RATE64, &bucket.rate.to_ne_bytes());
         }
         let attributes = AttributeWriter::default().text(TCA_KIND, TBF).nest(TCA_OPTIONS, &options);
-        let header = header(link, BUCKET, AT_ROOT, 0);
+        let header = header(link.index, BUCKET, AT_ROOT, 0);
         let flags = NLM_F_CREATE | NLM_F_REPLACE;
         let change = RawRequest { flags, ..RawRequest::new(RTM_NEWQDISC, header, attributes) };
-        self.change(change, || format!("limit {name} to {} bytes a second", bucket.rate))
+        self.change(change, || format!("limit {} to {} bytes a second", link.name, bucket.rate))
     }
 
     /// The bucket that holds what leaves by a link. `None`: nothing does, or something else.
@@ -148,15 +143,10 @@ impl Kernel {
     }
 
     /// All that comes in by a link goes through another first, in place of whatever was done with it.
-    pub(crate) fn detour(
-        &mut self,
-        link: u32,
-        name: &str,
-        through: u32,
-    ) -> Result<(), KernelError> {
-        let what = || format!("lead what comes in by {name} through another link");
+    pub(crate) fn detour(&mut self, link: &Link, through: u32) -> Result<(), KernelError> {
+        let what = || format!("lead what comes in by {} through another link", link.name);
         let ingress = AttributeWriter::default().text(TCA_KIND, "ingress");
-        let place = header(link, INGRESS, AT_INGRESS, 0);
+        let place = header(link.index, INGRESS, AT_INGRESS, 0);
         // Usually there is none.
         let _ = self.change(RawRequest::new(RTM_DELQDISC, place, ingress.clone()), what);
         let flags = NLM_F_CREATE | NLM_F_EXCL;
@@ -167,7 +157,7 @@ impl Kernel {
             .text(TCA_KIND, "u32")
             .nest(TCA_OPTIONS, &redirection(through));
         let info = PRIORITY << 16 | u32::from(EVERY_PROTOCOL.to_be());
-        let place = header(link, 0, INGRESS, info);
+        let place = header(link.index, 0, INGRESS, info);
         self.change(RawRequest { flags, ..RawRequest::new(RTM_NEWTFILTER, place, filter) }, what)
     }
 }

@@ -6,7 +6,7 @@ use libc::{
     RTM_SETLINK,
 };
 
-use super::{Kernel, KernelError};
+use super::{Kernel, KernelError, Link};
 
 const IFLA_BR_VLAN_FILTERING: u16 = 7;
 const IFLA_BRIDGE_FLAGS: u16 = 0;
@@ -30,27 +30,26 @@ pub(crate) struct PortVlans {
 }
 
 impl Kernel {
-    pub(crate) fn filter_vlans(&mut self, bridge: u32, name: &str) -> Result<(), KernelError> {
+    pub(crate) fn filter_vlans(&mut self, bridge: &Link) -> Result<(), KernelError> {
         let data = AttributeWriter::default().bytes(IFLA_BR_VLAN_FILTERING, &[1]);
         let info =
             AttributeWriter::default().text(IFLA_INFO_KIND, "bridge").nest(IFLA_INFO_DATA, &data);
         let attributes = AttributeWriter::default().nest(IFLA_LINKINFO, &info);
-        let what = || format!("make the bridge {name} tell VLANs apart");
-        self.set_vlans(RTM_NEWLINK, libc::AF_UNSPEC, bridge, attributes, what)
+        let what = || format!("make the bridge {} tell VLANs apart", bridge.name);
+        self.set_vlans(RTM_NEWLINK, libc::AF_UNSPEC, bridge.index, attributes, what)
     }
 
     pub(crate) fn set_port_vlans(
         &mut self,
-        port: u32,
-        name: &str,
+        port: &Link,
         vlans: &PortVlans,
     ) -> Result<(), KernelError> {
-        let what = || format!("set the VLANs of the bridge port {name}");
+        let what = || format!("set the VLANs of the bridge port {}", port.name);
         if !vlans.keep_default {
             let all = spec().bytes(IFLA_BRIDGE_VLAN_INFO, &vlan(RANGE_BEGIN, FIRST));
             let all = all.bytes(IFLA_BRIDGE_VLAN_INFO, &vlan(RANGE_END, LAST));
             let attributes = AttributeWriter::default().nest(IFLA_AF_SPEC, &all);
-            self.set_vlans(RTM_DELLINK, libc::AF_BRIDGE, port, attributes, what)?;
+            self.set_vlans(RTM_DELLINK, libc::AF_BRIDGE, port.index, attributes, what)?;
         }
         let untagged =
             vlans.untagged.map(|id| vlan(FRAMES_WITHOUT_TAG_ARE_OF_IT | LEAVE_WITHOUT_TAG, id));
@@ -60,7 +59,7 @@ impl Kernel {
             .chain(untagged)
             .fold(spec(), |spec, vlan| spec.bytes(IFLA_BRIDGE_VLAN_INFO, &vlan));
         let attributes = AttributeWriter::default().nest(IFLA_AF_SPEC, &spec);
-        self.set_vlans(RTM_SETLINK, libc::AF_BRIDGE, port, attributes, what)
+        self.set_vlans(RTM_SETLINK, libc::AF_BRIDGE, port.index, attributes, what)
     }
 
     fn set_vlans(

@@ -12,7 +12,7 @@ use super::conf::{Mapping, PortmapConf, Protocol};
 use crate::go_names::portmap_chain;
 use crate::iptables::{self, OwnChain, Position, Rule, SharedChain, SharedRule, Stale};
 use crate::nft::Nft;
-use crate::protocol::{Attachment, Call, Error};
+use crate::protocol::{Attachment, Call, Result};
 
 pub(super) const ENTRY: &str = "CNI-HOSTPORT-DNAT";
 const SET_MARK: &str = "CNI-HOSTPORT-SETMARK";
@@ -26,7 +26,7 @@ pub(super) fn forward(
     call: &Call,
     conf: &PortmapConf,
     addresses: &[IpNet],
-) -> Result<(), Error> {
+) -> Result<()> {
     for address in addresses {
         let family = TableFamily::of(address.addr());
         iptables::establish(nft, family, &shared(conf), &own(call, conf, *address))
@@ -41,13 +41,13 @@ pub(super) fn verify(
     call: &Call,
     conf: &PortmapConf,
     address: IpNet,
-) -> Option<Result<(), Error>> {
+) -> Option<Result<()>> {
     let family = TableFamily::of(address.addr());
     iptables::verify(nft, family, &shared(conf), &own(call, conf, address))
 }
 
 /// Removes the mappings of this network's containers that are gone.
-pub(super) fn collect(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
+pub(super) fn collect(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<()> {
     let chains: Vec<String> =
         valid.iter().map(|it| portmap_chain(network, &it.container_id)).collect();
     let comment = comment(network, "");

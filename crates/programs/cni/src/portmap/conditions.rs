@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use super::conf::{Mapping, PortmapConf};
 use super::rules;
 use crate::nft::Nft;
-use crate::protocol::{Call, Error, ErrorContext, internal};
+use crate::protocol::{Call, Error, ErrorContext, Result, internal};
 use crate::subprocess;
 
 const NFT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -23,7 +23,7 @@ pub(super) fn forward(
     call: &Call,
     conf: &PortmapConf,
     addresses: &[IpNet],
-) -> Result<(), Error> {
+) -> Result<()> {
     if addresses.iter().all(|address| conf.conditions(address.addr()).is_empty()) {
         return Ok(rules::forward(nft, call, conf, addresses)?);
     }
@@ -38,7 +38,7 @@ pub(super) fn forward(
     written
 }
 
-fn write(script: &str) -> Result<(), Error> {
+fn write(script: &str) -> Result<()> {
     let Some(program) = SearchPath::of_environment().find("nft") else {
         let msg = "'conditionsV4' and 'conditionsV6' in the words of nft need the program nft";
         return Err(Error::internal(msg)

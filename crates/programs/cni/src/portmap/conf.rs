@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use crate::ipam::addr;
 use crate::iptables::Backend;
-use crate::protocol::{Call, Error, FieldError, Fields, Outcome};
+use crate::protocol::{Call, Error, FieldError, Fields, Outcome, Result};
 
 /// The bit of a packet's mark that says: masquerade me. Kubernetes uses 14 and 15.
 const DEFAULT_MARK_BIT: i64 = 13;
@@ -42,7 +42,7 @@ pub(super) enum Protocol {
 }
 
 impl PortmapConf {
-    pub(super) fn read(call: &Call) -> Result<Self, Error> {
+    pub(super) fn read(call: &Call) -> Result<Self> {
         Self::of_fields(call).map_err(invalid)
     }
 
@@ -68,7 +68,7 @@ impl PortmapConf {
     }
 
     /// Where the mappings are to be written. Refuses options that mean nothing there.
-    pub(super) fn backend(&self, call: &Call) -> Result<Backend, Error> {
+    pub(super) fn backend(&self, call: &Call) -> Result<Backend> {
         let fields = call.conf.fields();
         let asked = Backend::read(fields, "backend").map_err(invalid)?;
         // Nobody needs to look what the host has when there is nothing to write.
@@ -143,18 +143,11 @@ impl Mapping {
                 .filter(|port| *port > 0)
                 .ok_or_else(|| FieldError::new(key, "a port number", &number.into()))
         };
-        let host_ip = match fields.string("hostIP")? {
-            None | Some("") => None,
-            Some(text) => Some(
-                addr::parse(text)
-                    .ok_or_else(|| FieldError::new("hostIP", "an IP address", &text.into()))?,
-            ),
-        };
         Ok(Self {
             host_port: port("hostPort")?,
             container_port: port("containerPort")?,
             protocol: Protocol::read(fields)?,
-            host_ip,
+            host_ip: addr::read(fields, "hostIP")?,
         })
     }
 

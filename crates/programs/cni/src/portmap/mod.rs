@@ -21,12 +21,12 @@ use crate::go_names::portmap_chain;
 use crate::iptables::{self, Backend};
 use crate::kernel::{self, Kernel};
 use crate::nft::{Nft, NftError};
-use crate::protocol::{Added, Call, Error, ErrorContext, Plugin};
+use crate::protocol::{Added, Call, Error, ErrorContext, Plugin, Result};
 
 pub struct Portmap;
 
 impl Plugin for Portmap {
-    fn add(&self, call: &Call) -> Result<Added, Error> {
+    fn add(&self, call: &Call) -> Result<Added> {
         let conf = PortmapConf::read(call)?;
         let backend = conf.backend(call)?;
         let result = call.previous_result()?.ok_or_else(Error::not_chained)?;
@@ -48,7 +48,7 @@ impl Plugin for Portmap {
         Ok(Added::for_call(call, result))
     }
 
-    fn del(&self, call: &Call) -> Result<(), Error> {
+    fn del(&self, call: &Call) -> Result<()> {
         let conf = PortmapConf::read(call)?;
         if conf.mappings.is_empty() {
             return Ok(());
@@ -56,7 +56,7 @@ impl Plugin for Portmap {
         forget(call)
     }
 
-    fn check(&self, call: &Call) -> Result<(), Error> {
+    fn check(&self, call: &Call) -> Result<()> {
         let conf = PortmapConf::read(call)?;
         let result = previous_result(call)?;
         if conf.mappings.is_empty() {
@@ -69,7 +69,7 @@ impl Plugin for Portmap {
         Ok(())
     }
 
-    fn gc(&self, call: &Call) -> Result<(), Error> {
+    fn gc(&self, call: &Call) -> Result<()> {
         let valid = call.valid_attachments()?;
         let mut nft = Nft::open()?;
         rules::collect(&mut nft, &call.conf.name, &valid)?;
@@ -77,8 +77,8 @@ impl Plugin for Portmap {
         chains::collect(&mut nft, &call.conf.name, &valid)
     }
 
-    fn status(&self, call: &Call) -> Result<(), Error> {
-        let usable = || -> Result<(), Error> {
+    fn status(&self, call: &Call) -> Result<()> {
+        let usable = || -> Result<()> {
             PortmapConf::read(call)?.backend(call)?;
             Ok(Nft::open().map(drop)?)
         };
@@ -87,7 +87,7 @@ impl Plugin for Portmap {
 }
 
 /// Removes all that was mapped for a container, whichever plugin did it.
-pub(crate) fn forget(call: &Call) -> Result<(), Error> {
+pub(crate) fn forget(call: &Call) -> Result<()> {
     let mut nft = Nft::open()?;
     rules::unforward(&mut nft, call)?;
     let chain = portmap_chain(&call.conf.name, &call.container_id);
@@ -100,7 +100,7 @@ fn forward(
     conf: &PortmapConf,
     backend: Backend,
     addresses: &[IpNet],
-) -> Result<Result<(), NftError>, Error> {
+) -> Result<Result<(), NftError>> {
     let mut nft = Nft::open()?;
     match backend {
         Backend::Iptables => {
@@ -115,12 +115,7 @@ fn forward(
     }
 }
 
-fn check_address(
-    nft: &mut Nft,
-    call: &Call,
-    conf: &PortmapConf,
-    address: IpNet,
-) -> Result<(), Error> {
+fn check_address(nft: &mut Nft, call: &Call, conf: &PortmapConf, address: IpNet) -> Result<()> {
     // Whichever has it: it may have been asked for otherwise when the container was added.
     if let Some(found) = chains::verify(nft, call, conf, address) {
         return found;
@@ -146,7 +141,7 @@ fn forget_old_flows(conf: &PortmapConf, addresses: &[IpNet]) {
 }
 
 /// Lets connections from the host's loopback address leave the host, towards the container.
-fn open_loopback(addresses: &[IpNet]) -> Result<(), Error> {
+fn open_loopback(addresses: &[IpNet]) -> Result<()> {
     let ipv4 = addresses.iter().find_map(|address| match address.addr() {
         IpAddr::V4(ip) => Some(ip),
         IpAddr::V6(_) => None,

@@ -17,7 +17,7 @@ use ipnet::{IpNet, Ipv4Net};
 use super::conf::{Mapping, PortmapConf};
 use super::host_port_rule::{TakenPort, taken_port, translates};
 use crate::nft::{Batch, Nft, NftError};
-use crate::protocol::{Attachment, Call, Error, internal};
+use crate::protocol::{Attachment, Call, Result, internal};
 
 pub(super) const TABLE: &str = "cni_hostport";
 const TABLE_COMMENT: &str = "CNI portmap plugin";
@@ -83,12 +83,7 @@ pub(super) fn guard_loopback(nft: &mut Nft) -> Result<(), NftError> {
 }
 
 /// Whether the container's mappings are there, and packets find their way to them.
-pub(super) fn verify(
-    nft: &mut Nft,
-    call: &Call,
-    conf: &PortmapConf,
-    ip: IpAddr,
-) -> Result<(), Error> {
+pub(super) fn verify(nft: &mut Nft, call: &Call, conf: &PortmapConf, ip: IpAddr) -> Result<()> {
     let (owner, family) =
         (Container::new(&call.container_id, &call.conf.name), TableFamily::of(ip));
     let present = nft.all_rules(family, TABLE)?;

@@ -4,7 +4,7 @@ use std::io::Read;
 
 use serde_json::{Map, Value};
 
-use super::{Code, Error, ErrorContext, Fields, Outcome, Version};
+use super::{Code, Error, ErrorContext, Fields, Outcome, Result, Version};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
@@ -63,7 +63,7 @@ const LARGEST_CONF: u64 = 16 << 20;
 
 impl Call {
     /// Checks and takes in all there is to know. `Ok(None)`: no command at all was given.
-    pub fn read(env: &Environment<'_>, stdin: impl Read) -> Result<Option<Self>, Error> {
+    pub fn read(env: &Environment<'_>, stdin: impl Read) -> Result<Option<Self>> {
         let command = env.get("CNI_COMMAND");
         if command.is_empty() {
             return Ok(None);
@@ -95,7 +95,7 @@ impl Call {
         Ok(Some(call))
     }
 
-    fn check_version(&self) -> Result<(), Error> {
+    fn check_version(&self) -> Result<()> {
         let since = match self.command {
             Command::Check => Version::V040,
             Command::Gc | Command::Status => Version::V110,
@@ -116,7 +116,7 @@ impl Call {
     }
 
     /// What the plugins before us in a chain have made, or at CHECK and DEL what all of them have.
-    pub fn previous_result(&self) -> Result<Option<Outcome>, Error> {
+    pub fn previous_result(&self) -> Result<Option<Outcome>> {
         const ATTEMPTED: &str = "could not parse prevResult";
         let members = self.conf.fields().map("prevResult").or_cni(ATTEMPTED)?;
         let result = members.map(|members| Outcome::of_members(members, self.conf.version));
@@ -124,7 +124,7 @@ impl Call {
     }
 
     /// Attachments that a runtime names as valid at GC: an empty list, null or no list is none.
-    pub fn valid_attachments(&self) -> Result<Vec<Attachment>, Error> {
+    pub fn valid_attachments(&self) -> Result<Vec<Attachment>> {
         let read = |it: Fields<'_>| {
             Ok(Attachment { container_id: it.owned("containerID")?, ifname: it.owned("ifname")? })
         };
@@ -153,7 +153,7 @@ impl Command {
 }
 
 impl Conf {
-    pub fn read(stdin: impl Read) -> Result<Self, Error> {
+    pub fn read(stdin: impl Read) -> Result<Self> {
         let mut text = Vec::new();
         stdin
             .take(LARGEST_CONF)
@@ -162,7 +162,7 @@ impl Conf {
         Self::parse(&text)
     }
 
-    pub fn parse(text: &[u8]) -> Result<Self, Error> {
+    pub fn parse(text: &[u8]) -> Result<Self> {
         let members = match serde_json::from_slice(text) {
             Ok(Value::Object(members)) => members,
             Ok(_) => return Err(undecodable(&"it is JSON but not an object")),
@@ -171,7 +171,7 @@ impl Conf {
         Self::of_members(members)
     }
 
-    pub fn of_members(members: Map<String, Value>) -> Result<Self, Error> {
+    pub fn of_members(members: Map<String, Value>) -> Result<Self> {
         let fields = Fields::new(&members);
         let name = fields.owned("name").map_err(|error| undecodable(&error))?;
         check_network_name(&name)?;
@@ -198,7 +198,7 @@ impl Conf {
 }
 
 /// Container id, namespace, interface name and path, where the command needs them.
-fn required(env: &Environment<'_>, command: Option<Command>) -> Result<[String; 4], Error> {
+fn required(env: &Environment<'_>, command: Option<Command>) -> Result<[String; 4]> {
     use Command::{Add, Check, Del, Gc, Status};
     type Needed = fn(Command) -> bool;
     let variables: [(&str, Needed); 4] = [
@@ -230,7 +230,7 @@ fn required(env: &Environment<'_>, command: Option<Command>) -> Result<[String; 
     Ok(values)
 }
 
-fn check_network_name(name: &str) -> Result<(), Error> {
+fn check_network_name(name: &str) -> Result<()> {
     if name.is_empty() {
         return Err(Error::config("missing network name"));
     }
@@ -240,7 +240,7 @@ fn check_network_name(name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_interface_name(name: &str) -> Result<(), Error> {
+fn check_interface_name(name: &str) -> Result<()> {
     const LONGEST: usize = 15;
     if name.len() > LONGEST {
         let details = format!("interface name should be less than {} characters", LONGEST + 1);

@@ -87,6 +87,8 @@ impl From<FieldError> for Error {
     }
 }
 
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
 /// [`Error::internal`] of a formatted message.
 macro_rules! internal {
     ($($message:tt)*) => { $crate::protocol::Error::internal(format_args!($($message)*)) };
@@ -95,11 +97,11 @@ pub(crate) use internal;
 
 /// `result.or_cni("could not …")`: any error of ours becomes the runtime's.
 pub trait ErrorContext<T> {
-    fn or_cni(self, attempted: impl fmt::Display) -> Result<T, Error>;
+    fn or_cni(self, attempted: impl fmt::Display) -> Result<T>;
 }
 
 impl<T, E: fmt::Display> ErrorContext<T> for Result<T, E> {
-    fn or_cni(self, attempted: impl fmt::Display) -> Result<T, Error> {
+    fn or_cni(self, attempted: impl fmt::Display) -> Result<T> {
         self.map_err(|error| Error::internal(format!("{attempted}: {error}")))
     }
 }

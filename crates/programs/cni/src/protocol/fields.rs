@@ -112,17 +112,25 @@ impl<'a> Fields<'a> {
         read(value).map(Some).ok_or_else(|| FieldError::new(key, wanted, value))
     }
 
-    fn each<T>(
+    pub fn each<T>(
         self,
         key: &str,
         wanted: &'static str,
         read: impl Fn(&'a Value) -> Option<T>,
     ) -> Result<Vec<T>, FieldError> {
-        self.array(key)?
-            .iter()
-            .map(|value| read(value).ok_or_else(|| FieldError::new(key, wanted, value)))
-            .collect()
+        each_of(self.array(key)?, key, wanted, read)
     }
+}
+
+/// Every value of the list under a key, each of which must make sense to `read`.
+pub fn each_of<'a, T>(
+    list: &'a [Value],
+    key: &str,
+    wanted: &'static str,
+    read: impl Fn(&'a Value) -> Option<T>,
+) -> Result<Vec<T>, FieldError> {
+    let wrong = |value| FieldError::new(key, wanted, value);
+    list.iter().map(|value| read(value).ok_or_else(|| wrong(value))).collect()
 }
 
 /// A value as it may stand in a message: short.

@@ -12,9 +12,10 @@ mod version;
 
 pub use call::{Attachment, Call, Command, Conf, Environment};
 pub(crate) use error::internal;
-pub use error::{Code, Error, ErrorContext};
-pub use fields::{FieldError, Fields};
+pub use error::{Code, Error, ErrorContext, Result};
+pub use fields::{FieldError, Fields, each_of};
 pub use go_json::{compact, indented};
 pub use result::{Added, Dns, Interface, IpConfig, Outcome, Route};
+pub(crate) use result_json::network;
 pub use serve::{Plugin, serve};
 pub use version::Version;

@@ -9,13 +9,13 @@ use serde_json::{Map, Value};
 use super::go_json::indented;
 use super::result::as_text;
 use super::{
-    Dns, Error, ErrorContext, FieldError, Fields, Interface, IpConfig, Outcome, Route, Version,
-    internal,
+    Dns, Error, ErrorContext, FieldError, Fields, Interface, IpConfig, Outcome, Result, Route,
+    Version, internal,
 };
 
 impl Outcome {
     /// Indented, as the Go implementation prints it.
-    pub fn to_json(&self, version: Version) -> Result<String, Error> {
+    pub fn to_json(&self, version: Version) -> Result<String> {
         let cni_version = version.as_str();
         if version < Version::V030 {
             return Ok(indented(&Result02::of(self, cni_version)?));
@@ -35,7 +35,7 @@ impl Outcome {
     }
 
     /// A plugin that names no version in its result speaks that of the configuration.
-    pub fn parse(text: &[u8], assumed: Version) -> Result<(Self, Version), Error> {
+    pub fn parse(text: &[u8], assumed: Version) -> Result<(Self, Version)> {
         match serde_json::from_slice(text).or_cni("a result is not JSON")? {
             Value::Object(members) => Self::of_members(&members, assumed),
             Value::Null => Ok((Self::default(), assumed)),
@@ -43,10 +43,7 @@ impl Outcome {
         }
     }
 
-    pub fn of_members(
-        members: &Map<String, Value>,
-        assumed: Version,
-    ) -> Result<(Self, Version), Error> {
+    pub fn of_members(members: &Map<String, Value>, assumed: Version) -> Result<(Self, Version)> {
         const WRONG: &str = "a field of the result is wrong";
         let fields = Fields::new(members);
         let version = match fields.text("cniVersion").or_cni(WRONG)? {
@@ -134,7 +131,7 @@ fn read_02(fields: Fields<'_>) -> Result<Outcome, FieldError> {
     Ok(outcome)
 }
 
-fn network(fields: Fields<'_>, key: &str) -> Result<IpNet, FieldError> {
+pub(crate) fn network(fields: Fields<'_>, key: &str) -> Result<IpNet, FieldError> {
     const WANTED: &str = "an address with a prefix length";
     match fields.parsed(key, WANTED)? {
         Some(network) => Ok(network),
@@ -191,7 +188,7 @@ struct Ip02 {
 
 impl<'a> Result02<'a> {
     /// Only the first address of each family: there was no room for more.
-    fn of(outcome: &'a Outcome, cni_version: &'a str) -> Result<Self, Error> {
+    fn of(outcome: &'a Outcome, cni_version: &'a str) -> Result<Self> {
         let of_family = |v4: bool| {
             let ip = outcome.ips.iter().find(|ip| ip.address.addr().is_ipv4() == v4)?;
             Some(Ip02 {

@@ -2,24 +2,24 @@
 
 use std::io::{Read, Write};
 
-use super::{Added, Call, Code, Command, Environment, Error, Version};
+use super::{Added, Call, Code, Command, Environment, Error, Result, Version};
 use crate::netns::Netns;
 
 pub trait Plugin {
-    fn add(&self, call: &Call) -> Result<Added, Error>;
-    fn del(&self, call: &Call) -> Result<(), Error>;
-    fn check(&self, call: &Call) -> Result<(), Error>;
+    fn add(&self, call: &Call) -> Result<Added>;
+    fn del(&self, call: &Call) -> Result<()>;
+    fn check(&self, call: &Call) -> Result<()>;
 
     /// Nothing to do for one that leaves nothing behind that does not go with the namespace.
-    fn gc(&self, _call: &Call) -> Result<(), Error> {
+    fn gc(&self, _call: &Call) -> Result<()> {
         Ok(())
     }
 
-    fn status(&self, _call: &Call) -> Result<(), Error> {
+    fn status(&self, _call: &Call) -> Result<()> {
         Ok(())
     }
 
-    fn run(&self, call: &Call) -> Result<(), Error> {
+    fn run(&self, call: &Call) -> Result<()> {
         match call.command {
             Command::Del => self.del(call),
             Command::Check => self.check(call),
@@ -57,11 +57,7 @@ pub fn serve(
     }
 }
 
-fn answer(
-    plugin: &dyn Plugin,
-    env: &Environment<'_>,
-    stdin: impl Read,
-) -> Result<Option<String>, Error> {
+fn answer(plugin: &dyn Plugin, env: &Environment<'_>, stdin: impl Read) -> Result<Option<String>> {
     let Some(call) = Call::read(env, stdin)? else { return Ok(None) };
     if matches!(call.command, Command::Add | Command::Del) {
         refuse_own_netns(&call)?;
@@ -77,7 +73,7 @@ fn answer(
 }
 
 /// The reference looks after the deed; then the host's own interface may be gone already.
-fn refuse_own_netns(call: &Call) -> Result<(), Error> {
+fn refuse_own_netns(call: &Call) -> Result<()> {
     if call.netns_override || call.netns.is_empty() {
         return Ok(());
     }
