@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use flannel_common::Mac;
 use ipnet::IpNet;
 
 use crate::kernel::{Change, Kernel, Link};
@@ -66,12 +67,7 @@ fn outcome(call: &Call, addresses: &[IpNet]) -> Outcome {
         family: None,
     };
     Outcome {
-        interfaces: vec![Interface {
-            name: NAME.into(),
-            mac: "00:00:00:00:00:00".into(),
-            sandbox: call.netns.clone(),
-            ..Interface::default()
-        }],
+        interfaces: vec![Interface::new(NAME, Some(Mac([0; 6])), &call.netns)],
         ips: [first(IpAddr::is_ipv4), first(IpAddr::is_ipv6)]
             .into_iter()
             .flatten()

@@ -103,8 +103,7 @@ fn limit(call: &Call, bandwidth: Bandwidth, result: &mut Outcome) -> Result<()> 
     };
     match detour() {
         Ok(ifb) => {
-            let mac = ifb.mac.map(|mac| mac.to_string()).unwrap_or_default();
-            result.interfaces.push(Interface { name, mac, ..Interface::default() });
+            result.interfaces.push(Interface::new(&name, ifb.mac, ""));
             Ok(())
         }
         Err(error) => {

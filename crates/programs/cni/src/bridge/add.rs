@@ -138,18 +138,13 @@ impl Attachment<'_> {
             Some(mac) if bridge.operational && mac.0 <= macs[0].0 => bridge,
             _ => host.link(&conf.bridge)?.unwrap_or(bridge),
         };
-        let interface = |name: &str, mac: Option<Mac>, sandbox: &str| Interface {
-            name: name.to_owned(),
-            mac: mac.map(|mac| mac.to_string()).unwrap_or_default(),
-            sandbox: sandbox.to_owned(),
-            ..Interface::default()
-        };
+        let of_link = |link: Link| Interface::new(&link.name, link.mac, "");
         outcome.interfaces = vec![
-            interface(&conf.bridge, bridge.mac, ""),
-            interface(&host_name, Some(macs[0]), ""),
-            interface(&call.ifname, Some(macs[1]), &call.netns),
+            Interface::new(&conf.bridge, bridge.mac, ""),
+            Interface::new(&host_name, Some(macs[0]), ""),
+            Interface::new(&call.ifname, Some(macs[1]), &call.netns),
         ];
-        outcome.interfaces.extend(vlan_gateway.map(|link| interface(&link.name, link.mac, "")));
+        outcome.interfaces.extend(vlan_gateway.map(of_link));
         if !conf.dns.is_empty() {
             outcome.dns = conf.dns.clone();
         }

@@ -3,8 +3,9 @@
 
 use std::net::IpAddr;
 
+use flannel_common::Mac;
 use ipnet::IpNet;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::{Call, Version};
 
@@ -50,7 +51,6 @@ pub struct IpConfig {
     /// Which of the interfaces has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<i64>,
-    #[serde(serialize_with = "as_text")]
     pub address: IpNet,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gateway: Option<IpAddr>,
@@ -58,7 +58,6 @@ pub struct IpConfig {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Route {
-    #[serde(serialize_with = "as_text")]
     pub dst: IpNet,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gw: Option<IpAddr>,
@@ -93,6 +92,13 @@ impl Added {
     }
 }
 
+impl Interface {
+    pub fn new(name: &str, mac: Option<Mac>, sandbox: &str) -> Self {
+        let mac = mac.map(|mac| mac.to_string()).unwrap_or_default();
+        Self { name: name.to_owned(), mac, sandbox: sandbox.to_owned(), ..Self::default() }
+    }
+}
+
 impl Route {
     pub fn to(dst: IpNet, gw: Option<IpAddr>) -> Self {
         Self { dst, gw, mtu: 0, advmss: 0, priority: 0, table: None, scope: None }
@@ -108,8 +114,4 @@ impl Dns {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
 pub(super) fn is_zero(number: &i64) -> bool {
     *number == 0
-}
-
-pub(super) fn as_text<S: Serializer>(network: &IpNet, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(network)
 }

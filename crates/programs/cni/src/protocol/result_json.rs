@@ -7,7 +7,6 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::go_json::indented;
-use super::result::as_text;
 use super::{
     Dns, Error, ErrorContext, FieldError, Fields, Interface, IpConfig, Outcome, Result, Route,
     Version, internal,
@@ -178,7 +177,6 @@ struct Result02<'a> {
 
 #[derive(Serialize)]
 struct Ip02 {
-    #[serde(serialize_with = "as_text")]
     ip: IpNet,
     #[serde(skip_serializing_if = "Option::is_none")]
     gateway: Option<IpAddr>,
