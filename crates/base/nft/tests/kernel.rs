@@ -69,7 +69,7 @@ fn element(key: &[u8]) -> AttributeWriter {
 }
 
 fn set_contents(nft: &mut Nft, name: &str) -> SetContents {
-    let mut tables = nft.ruleset().unwrap();
+    let mut tables = nft.ruleset().expect("a ruleset");
     let table = tables.iter_mut().find(|it| it.name == TABLE).expect("the table");
     let at = table.sets.iter().position(|it| it.name == name).expect("the set");
     table.sets.remove(at)

@@ -25,8 +25,8 @@ pub(crate) fn set_up(call: &Call, backend: Option<Backend>, addresses: &[IpNet])
     if backend.unwrap_or_else(Backend::of_host) == Backend::Nftables {
         return Ok(set_up_rules(&mut nft, call, addresses)?);
     }
-    for (family, chain) in own_chains(call, addresses) {
-        iptables::establish(&mut nft, family, &[], &chain)
+    for chain in own_chains(call, addresses) {
+        iptables::establish(&mut nft, &chain)
             .map_err(|error| error.context("failed to set up masquerading"))?;
     }
     Ok(())
@@ -47,8 +47,8 @@ fn set_up_rules(nft: &mut Nft, call: &Call, addresses: &[IpNet]) -> Result<(), N
 pub(crate) fn check(call: &Call, addresses: &[IpNet]) -> Result<()> {
     let mut nft = Nft::open()?;
     let mut in_chains = false;
-    for (family, chain) in own_chains(call, addresses) {
-        if let Some(found) = iptables::verify(&mut nft, family, &[], &chain) {
+    for chain in own_chains(call, addresses) {
+        if let Some(found) = iptables::verify(&mut nft, &chain) {
             found.map_err(|error| error.context("outgoing packets are not masqueraded"))?;
             in_chains = true;
         }
@@ -106,7 +106,7 @@ pub(crate) fn collect(network: &str, valid: &[Attachment]) -> Result<()> {
 
 /// One chain for all addresses of a family. A container with several attachments to a network has one
 /// chain for all of them: the Go plugins have it so.
-fn own_chains(call: &Call, addresses: &[IpNet]) -> Vec<(TableFamily, OwnChain)> {
+fn own_chains(call: &Call, addresses: &[IpNet]) -> Vec<OwnChain> {
     let (network, id) = (&call.conf.name, &call.container_id);
     let comment = format!("name: \"{network}\" id: \"{id}\"");
     let mut chains = Vec::new();
@@ -125,15 +125,16 @@ fn own_chains(call: &Call, addresses: &[IpNet]) -> Vec<(TableFamily, OwnChain)> 
         let entries = addresses
             .iter()
             .map(|address| Rule::new("-s").word(address.addr().to_string()).comment(&comment));
-        let chain = OwnChain {
+        chains.push(OwnChain {
+            family,
             name: masquerade_chain(network, id),
             rules,
             entry: ENTRY,
             entries: entries.collect(),
             position: Position::Last,
             has_others: true,
-        };
-        chains.push((family, chain));
+            shared: Vec::new(),
+        });
     }
     chains
 }

@@ -14,17 +14,18 @@ const TRIES: usize = 3;
 
 /// A chain that the first container needs and that stays, with its rules and what leads to it.
 pub(crate) struct SharedChain {
-    pub(crate) name: String,
+    pub(crate) name: &'static str,
     pub(crate) rules: Vec<SharedRule>,
 }
 
 pub(crate) struct SharedRule {
-    chain: String,
+    chain: &'static str,
     rule: Rule,
     first: bool,
 }
 
 pub(crate) struct OwnChain {
+    pub(crate) family: TableFamily,
     pub(crate) name: String,
     pub(crate) rules: Vec<Rule>,
     /// The chain that leads to it, and by which rules.
@@ -33,6 +34,8 @@ pub(crate) struct OwnChain {
     pub(crate) position: Position,
     /// Other attachments of the container have entries of their own to the same chain.
     pub(crate) has_others: bool,
+    /// What must be there besides.
+    pub(crate) shared: Vec<SharedChain>,
 }
 
 /// Where a container's entries go among those of others.
@@ -45,22 +48,17 @@ pub(crate) enum Position {
 }
 
 /// Makes a container's chain, in place of one by this name, and what is missing of the shared ones.
-pub(crate) fn establish(
-    nft: &mut Nft,
-    family: TableFamily,
-    shared: &[SharedChain],
-    own: &OwnChain,
-) -> Result<()> {
-    let program = Program::of_host(family)?;
-    clear(nft, family, &program, own)?;
+pub(crate) fn establish(nft: &mut Nft, own: &OwnChain) -> Result<()> {
+    let program = Program::of_host(own.family)?;
+    clear(nft, &program, own)?;
     if program.kind == Kind::Legacy {
         // Here the question has to be asked before.
-        make_missing(&program, shared)?;
+        make_missing(&program, &own.shared)?;
     }
     let mut tries = 0;
     loop {
         tries += 1;
-        match write(nft, family, &program, shared, own) {
+        match write(nft, &program, own) {
             Ok(()) => return Ok(()),
             // What others have may have become less meanwhile, so that the place is none any more.
             Err(_) if tries < TRIES && own.position == Position::BehindSpecific => {}
@@ -69,16 +67,10 @@ pub(crate) fn establish(
     }
 }
 
-fn write(
-    nft: &mut Nft,
-    family: TableFamily,
-    program: &Program,
-    shared: &[SharedChain],
-    own: &OwnChain,
-) -> Result<()> {
+fn write(nft: &mut Nft, program: &Program, own: &OwnChain) -> Result<()> {
     let mut transaction = Transaction::default();
     if program.kind == Kind::Nftables {
-        rules_of(shared).for_each(|it| transaction.push("-C", &it.chain, &it.rule));
+        own.shared_rules().for_each(|it| transaction.push("-C", it.chain, &it.rule));
     }
     transaction.empty_chain(&own.name);
     for rule in &own.rules {
@@ -87,7 +79,7 @@ fn write(
     let before = match own.position {
         Position::Last => None,
         Position::First => Some(0),
-        Position::BehindSpecific => Some(entries_to_specific(nft, family, program, own.entry)?),
+        Position::BehindSpecific => Some(entries_to_specific(nft, program, own)?),
     };
     for (at, rule) in own.jumps().enumerate() {
         match before.map(|before| format!("{} {}", own.entry, before + at + 1)) {
@@ -96,8 +88,8 @@ fn write(
         }
     }
     match transaction.commit(program) {
-        Err(_) if program.kind == Kind::Nftables && !shared.is_empty() => {
-            make_missing(program, shared)?;
+        Err(_) if program.kind == Kind::Nftables && !own.shared.is_empty() => {
+            make_missing(program, &own.shared)?;
             Ok(transaction.commit(program)?)
         }
         other => Ok(other?),
@@ -105,40 +97,30 @@ fn write(
 }
 
 /// How many entries reach down to the last one that leads to a chain which asks for the destination's address.
-fn entries_to_specific(
-    nft: &mut Nft,
-    family: TableFamily,
-    program: &Program,
-    entry: &str,
-) -> Result<usize> {
+fn entries_to_specific(nft: &mut Nft, program: &Program, own: &OwnChain) -> Result<usize> {
     match program.kind {
         Kind::Nftables => {
-            let rules = nft.all_rules(family, NAT)?;
+            let rules = nft.all_rules(own.family, NAT)?;
             let is_specific =
                 |chain: &str| rules.iter().any(|it| it.asks_for_destination() && it.chain == chain);
-            let entries: Vec<_> = rules.iter().filter(|it| it.chain == entry).collect();
+            let entries: Vec<_> = rules.iter().filter(|it| it.chain == own.entry).collect();
             let last = entries.iter().rposition(|it| it.target().is_some_and(is_specific));
             Ok(last.map_or(0, |at| at + 1))
         }
-        Kind::Legacy => Ok(SavedNat::parse(&program.save()?).entries_to_specific(entry)),
+        Kind::Legacy => Ok(SavedNat::parse(&program.save()?).entries_to_specific(own.entry)),
     }
 }
 
 /// Whether a container's chain, its rules and its entries are there. `None`: no such chain.
-pub(crate) fn verify(
-    nft: &mut Nft,
-    family: TableFamily,
-    shared: &[SharedChain],
-    own: &OwnChain,
-) -> Option<Result<()>> {
-    let kind = match place(nft, family, &own.name) {
+pub(crate) fn verify(nft: &mut Nft, own: &OwnChain) -> Option<Result<()>> {
+    let kind = match place(nft, own) {
         Ok(kind) => kind?,
         Err(error) => return Some(Err(error)),
     };
-    let program = Program::of_kind(family, kind)?;
+    let program = Program::of_kind(own.family, kind)?;
     let own_rules = own.rules.iter().map(|rule| (own.name.as_str(), rule.clone()));
     let entries = own.jumps().map(|rule| (own.entry, rule));
-    let shared = rules_of(shared).map(SharedRule::place);
+    let shared = own.shared_rules().map(SharedRule::place);
     let all_there = stand(&program, shared.chain(own_rules).chain(entries));
     Some(all_there.and_then(|()| {
         if own.position == Position::Last {
@@ -155,25 +137,25 @@ pub(crate) fn verify(
     }))
 }
 
-fn place(nft: &mut Nft, family: TableFamily, chain: &str) -> Result<Option<Kind>> {
-    if nft.has_chain(family, NAT, chain)? {
+fn place(nft: &mut Nft, own: &OwnChain) -> Result<Option<Kind>> {
+    if nft.has_chain(own.family, NAT, &own.name)? {
         return Ok(Some(Kind::Nftables));
     }
-    if !program::has_legacy_table(family) {
+    if !program::has_legacy_table(own.family) {
         return Ok(None);
     }
-    let Some(program) = Program::of_kind(family, Kind::Legacy) else { return Ok(None) };
-    let declaration = format!(":{chain} ");
+    let Some(program) = Program::of_kind(own.family, Kind::Legacy) else { return Ok(None) };
+    let declaration = format!(":{} ", own.name);
     let is_there = program.save()?.lines().any(|line| line.starts_with(&declaration));
     Ok(is_there.then_some(Kind::Legacy))
 }
 
 /// What an ADD that was cut short may have left.
-fn clear(nft: &mut Nft, family: TableFamily, program: &Program, own: &OwnChain) -> Result<()> {
+fn clear(nft: &mut Nft, program: &Program, own: &OwnChain) -> Result<()> {
     if !own.has_others {
-        return remove::remove_of(nft, family, &own.name, own.entry);
+        return remove::remove_of(nft, own.family, &own.name, own.entry);
     }
-    if place(nft, family, &own.name)? != Some(program.kind) {
+    if place(nft, own)? != Some(program.kind) {
         return Ok(());
     }
     for rule in own.jumps() {
@@ -187,12 +169,12 @@ fn clear(nft: &mut Nft, family: TableFamily, program: &Program, own: &OwnChain) 
 /// Makes what is missing of chains that containers share. Whoever makes a chain makes its rules with it;
 /// where there is a chain already, what is missing is added one by one.
 fn make_missing(program: &Program, shared: &[SharedChain]) -> Result<()> {
-    if stand(program, rules_of(shared).map(SharedRule::place)).is_ok() {
+    if stand(program, shared.iter().flat_map(|it| &it.rules).map(SharedRule::place)).is_ok() {
         return Ok(());
     }
     for chain in shared {
         let mut whole = Transaction::default();
-        whole.push("-N", &chain.name, &Rule::default());
+        whole.push("-N", chain.name, &Rule::default());
         chain.rules.iter().for_each(|it| it.put(&mut whole));
         match whole.commit(program) {
             Ok(()) => continue,
@@ -232,6 +214,10 @@ fn stand<'a>(program: &Program, rules: impl Iterator<Item = (&'a str, Rule)>) ->
 }
 
 impl OwnChain {
+    fn shared_rules(&self) -> impl Iterator<Item = &SharedRule> {
+        self.shared.iter().flat_map(|chain| &chain.rules)
+    }
+
     /// Its entries, as they lead to it.
     fn jumps(&self) -> impl Iterator<Item = Rule> {
         self.entries.iter().map(|rule| rule.clone().jump(&self.name))
@@ -240,24 +226,20 @@ impl OwnChain {
 
 impl SharedRule {
     /// Before all others.
-    pub(crate) fn first(chain: impl Into<String>, rule: Rule) -> Self {
-        Self { chain: chain.into(), rule, first: true }
+    pub(crate) fn first(chain: &'static str, rule: Rule) -> Self {
+        Self { chain, rule, first: true }
     }
 
     /// Behind all others.
-    pub(crate) fn last(chain: impl Into<String>, rule: Rule) -> Self {
-        Self { chain: chain.into(), rule, first: false }
+    pub(crate) fn last(chain: &'static str, rule: Rule) -> Self {
+        Self { chain, rule, first: false }
     }
 
     fn place(&self) -> (&str, Rule) {
-        (&self.chain, self.rule.clone())
+        (self.chain, self.rule.clone())
     }
 
     fn put(&self, transaction: &mut Transaction) {
-        transaction.push(if self.first { "-I" } else { "-A" }, &self.chain, &self.rule);
+        transaction.push(if self.first { "-I" } else { "-A" }, self.chain, &self.rule);
     }
-}
-
-fn rules_of(shared: &[SharedChain]) -> impl Iterator<Item = &SharedRule> + '_ {
-    shared.iter().flat_map(|chain| &chain.rules)
 }

@@ -28,22 +28,10 @@ pub(super) fn forward(
     addresses: &[IpNet],
 ) -> Result<()> {
     for address in addresses {
-        let family = TableFamily::of(address.addr());
-        iptables::establish(nft, family, &shared(conf), &own(call, conf, *address))
+        iptables::establish(nft, &own(call, conf, *address))
             .map_err(|error| error.context("unable to set up port mappings"))?;
     }
     Ok(())
-}
-
-/// `None`: iptables knows nothing of the container.
-pub(super) fn verify(
-    nft: &mut Nft,
-    call: &Call,
-    conf: &PortmapConf,
-    address: IpNet,
-) -> Option<Result<()>> {
-    let family = TableFamily::of(address.addr());
-    iptables::verify(nft, family, &shared(conf), &own(call, conf, address))
 }
 
 /// Removes the mappings of this network's containers that are gone.
@@ -61,13 +49,13 @@ fn shared(conf: &PortmapConf) -> Vec<SharedChain> {
         let mark = format!("{0:#x}/{0:#x}", conf.mark);
         let set = Rule::default().comment("CNI portfwd masquerade mark");
         chains.push(SharedChain {
-            name: SET_MARK.into(),
+            name: SET_MARK,
             rules: vec![SharedRule::last(SET_MARK, set.and("-j MARK --set-xmark").word(&mark))],
         });
         let marked = Rule::new("-m mark --mark").word(&mark).and("-j MASQUERADE");
         let entry = Rule::default().comment("CNI portfwd requiring masquerade").jump(MASQUERADE);
         chains.push(SharedChain {
-            name: MASQUERADE.into(),
+            name: MASQUERADE,
             // Before containers' own masquerading, which would end the matter.
             rules: vec![
                 SharedRule::last(MASQUERADE, marked),
@@ -77,7 +65,7 @@ fn shared(conf: &PortmapConf) -> Vec<SharedChain> {
     }
     let local = Rule::new("-m addrtype --dst-type LOCAL").jump(ENTRY);
     chains.push(SharedChain {
-        name: ENTRY.into(),
+        name: ENTRY,
         rules: vec![
             SharedRule::last("PREROUTING", local.clone()),
             SharedRule::last("OUTPUT", local),
@@ -86,18 +74,21 @@ fn shared(conf: &PortmapConf) -> Vec<SharedChain> {
     chains
 }
 
-fn own(call: &Call, conf: &PortmapConf, address: IpNet) -> OwnChain {
+/// The chain of a container's address, with all that leads to it.
+pub(super) fn own(call: &Call, conf: &PortmapConf, address: IpNet) -> OwnChain {
     let (network, id) = (&call.conf.name, &call.container_id);
     // A port of one address of the host goes before that of all of them; among equals the newer container has it.
     let is_specific = conf.for_address(address.addr()).all(|it| it.destination().is_some());
     let position = if is_specific { Position::First } else { Position::BehindSpecific };
     OwnChain {
+        family: TableFamily::of(address.addr()),
         name: portmap_chain(network, id),
         rules: rules(conf, address),
         entry: ENTRY,
         entries: entries(conf, &comment(network, id), address.addr()),
         position,
         has_others: false,
+        shared: shared(conf),
     }
 }
 

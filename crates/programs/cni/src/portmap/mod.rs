@@ -117,7 +117,7 @@ fn forward(
 
 fn check_address(nft: &mut Nft, call: &Call, conf: &PortmapConf, address: IpNet) -> Result<()> {
     // Whichever has it: it may have been asked for otherwise when the container was added.
-    if let Some(found) = chains::verify(nft, call, conf, address) {
+    if let Some(found) = iptables::verify(nft, &chains::own(call, conf, address)) {
         return found;
     }
     if conf.for_address(address.addr()).next().is_none() {
