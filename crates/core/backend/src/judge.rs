@@ -1,7 +1,7 @@
 //! Decides whether nodes can use a network config. Everything that accepts one asks here: the daemon before it uses
 //! it, the lease server and the tools before they store it.
 
-use flannel_lease::{ConfigError, NetworkConfig, Remark, SubnetOrigin, remarks};
+use flannel_lease::{ConfigError, NetworkConfig, SubnetOrigin, remarks};
 
 use crate::{Backend, BackendError, create};
 
@@ -12,7 +12,7 @@ pub struct UsableConfig {
     /// Whether the config itself names its backend.
     pub names_backend: bool,
     /// Remarks for its writer.
-    pub remarks: Vec<Remark>,
+    pub remarks: Vec<String>,
 }
 
 impl std::fmt::Debug for UsableConfig {

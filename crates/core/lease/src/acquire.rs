@@ -123,8 +123,7 @@ fn choose<N: Net>(
     choose_free(key, &free, wished, part, rng)
 }
 
-/// The subnet of one family: the first wished one that is free, else a random free one. `key`: where the
-/// network config says what there is to choose from.
+/// First wished subnet of a family that is free, else a random free one. `key`: member of the config with the pool.
 pub fn choose_free<N: Net>(
     key: &'static str,
     free: &FreeMap<N>,

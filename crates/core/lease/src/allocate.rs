@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use crate::net::{Net, host_mask};
 use crate::pool::Pool;
 
-/// A subnet is chosen at random among this many of the lowest free ones: low, so that the pool fills from
-/// below; at random, so that hosts that start together seldom choose the same one.
+/// Lowest free subnets of which a random one is taken: the pool fills from below, and hosts seldom choose the same one.
 pub const CANDIDATES: u128 = 100;
 
 #[derive(Clone, Debug)]
@@ -16,8 +15,7 @@ pub struct FreeMap<N: Net> {
     /// First index → one past the last, of runs of free subnets; runs never touch each other.
     free: BTreeMap<u128, u128>,
     free_count: u128,
-    /// Occupied subnets (start, length) and how often: leases may overlap, and a subnet is free again
-    /// only when the last lease on it is gone.
+    /// Occupied subnets (start, length), with the number of leases on them: leases may overlap.
     held: BTreeMap<(u128, u8), u32>,
 }
 

@@ -1,15 +1,14 @@
 //! Lease attributes: what a host announces to its peers, as the JSON value of its subnet key.
 //! The bytes are those the Go flannel writes; reading is as lenient as Go is with member names.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::{NonZeroU16, NonZeroU64};
 
 use flannel_common::Family;
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 use serde_json::value::{RawValue, Value};
 
-use crate::raw_json::{RawJson, RawJsonError, compact};
+use crate::raw_json::{Members, RawJson, compact};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseAttrs {
@@ -26,8 +25,7 @@ pub struct LeaseAttrs {
     pub owner: Option<Box<str>>,
     /// Port at which the node answers probes of its peers. Nodes of the Go flannel do not, and say nothing of it.
     pub probe_port: Option<NonZeroU16>,
-    /// A hash of the node's machine id ([`machine_hash`](crate::machine_hash)): copies of one machine have the same.
-    /// Nodes of the Go flannel say nothing of it.
+    /// [`machine_hash`](crate::machine_hash) of the node, equal in copies of a machine; not in Go's leases.
     pub machine: Option<NonZeroU64>,
 }
 
@@ -50,8 +48,7 @@ pub enum AttrsError {
     Deep { key: &'static str, depth: usize },
 }
 
-/// The name of a lease's owner, without what a lease server notes of the machine: `node-2` of `node-2#4be1…` and of
-/// `node-2@192.0.2.2`.
+/// Name of an owner without a lease server's note of the machine: `node-2` of `node-2#4be1…` and `node-2@192.0.2.2`.
 pub fn owner_name(owner: &str) -> &str {
     owner.split(['#', '@']).next().unwrap_or(owner)
 }
@@ -84,8 +81,7 @@ impl LeaseAttrs {
         }
     }
 
-    /// Whether nodes say the same of themselves. Their names, and in Kubernetes their machines, are what a store says of
-    /// them.
+    /// Whether nodes say the same of themselves. Owner, and in Kubernetes machine, are what a store says of them.
     pub fn announce_the_same_as(&self, other: &Self) -> bool {
         let announced = |attrs: &Self| Self { owner: None, machine: None, ..attrs.clone() };
         announced(self) == announced(other)
@@ -95,15 +91,26 @@ impl LeaseAttrs {
         // Go replaces bytes that are not UTF-8 instead of refusing the value.
         let text = String::from_utf8_lossy(json);
         let members: Members<'_> = serde_json::from_str(&text).map_err(|e| AttrsError::json(&e))?;
+        let text = |key: &str| -> Result<Option<String>, AttrsError> {
+            let Some(raw) = members.last(key) else { return Ok(None) };
+            let read = serde_json::from_str(raw.get());
+            read.map_err(|error| AttrsError::json(&format!("{key}: {error}")))
+        };
+        // What nodes of other versions may write otherwise.
+        let lenient = |key: &str| -> Value {
+            let value = members.last(key).and_then(|raw| serde_json::from_str(raw.get()).ok());
+            value.unwrap_or_default()
+        };
+        let port = lenient("ProbePort").as_u64().and_then(|port| u16::try_from(port).ok());
         let attrs = Self {
-            public_ip: members.public_ip.map_or(Ok(None), |text| read_v4(&text))?,
-            public_ipv6: members.public_ipv6.map_or(Ok(None), |text| read_v6(&text))?,
-            backend_type: members.backend_type.unwrap_or_default().into(),
-            backend_data: members.backend_data.and_then(RawJson::from_raw),
-            backend_v6_data: members.backend_v6_data.and_then(RawJson::from_raw),
-            owner: members.owner.filter(|owner| !owner.is_empty()).map(Into::into),
-            probe_port: members.probe_port,
-            machine: members.machine,
+            public_ip: text("PublicIP")?.map_or(Ok(None), |text| read_v4(&text))?,
+            public_ipv6: text("PublicIPv6")?.map_or(Ok(None), |text| read_v6(&text))?,
+            backend_type: text("BackendType")?.unwrap_or_default().into(),
+            backend_data: members.last("BackendData").and_then(RawJson::from_raw),
+            backend_v6_data: members.last("BackendV6Data").and_then(RawJson::from_raw),
+            owner: lenient("Owner").as_str().filter(|owner| !owner.is_empty()).map(Into::into),
+            probe_port: port.and_then(NonZeroU16::new),
+            machine: lenient("Machine").as_str().and_then(read_machine),
         };
         attrs.check_size().map(|()| attrs)
     }
@@ -150,8 +157,7 @@ impl LeaseAttrs {
             None => out += ",\"PublicIPv6\":null",
         }
         if !self.backend_type.is_empty() {
-            let quoted = serde_json::Value::from(&*self.backend_type).to_string();
-            out += &format!(",\"BackendType\":{}", compact(&quoted));
+            out += &format!(",\"BackendType\":{}", quoted(&self.backend_type));
         }
         if let Some(data) = &self.backend_data {
             out += &format!(",\"BackendData\":{data}");
@@ -160,8 +166,7 @@ impl LeaseAttrs {
             out += &format!(",\"BackendV6Data\":{data}");
         }
         if let Some(owner) = &self.owner {
-            out +=
-                &format!(",\"Owner\":{}", compact(&serde_json::Value::from(&**owner).to_string()));
+            out += &format!(",\"Owner\":{}", quoted(owner));
         }
         if let Some(port) = self.probe_port {
             out += &format!(",\"ProbePort\":{port}");
@@ -184,9 +189,16 @@ const MAX_OWNER_BYTES: usize = 256;
 /// Most levels of JSON; no backend needs more than two.
 const MAX_JSON_DEPTH: usize = 32;
 
-impl From<RawJsonError> for AttrsError {
-    fn from(error: RawJsonError) -> Self {
-        Self::json(&error)
+impl Serialize for LeaseAttrs {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        RawValue::from_string(self.to_json()).map_err(ser::Error::custom)?.serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for LeaseAttrs {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let json = Box::<RawValue>::deserialize(from)?;
+        Self::from_json(json.get().as_bytes()).map_err(de::Error::custom)
     }
 }
 
@@ -195,6 +207,11 @@ impl AttrsError {
     fn json(error: &impl ToString) -> Self {
         Self::Json(shortened(&error.to_string()))
     }
+}
+
+/// Text as a string of JSON, escaped as Go does it.
+fn quoted(text: &str) -> Box<str> {
+    compact(&Value::from(text).to_string())
 }
 
 fn shortened(text: &str) -> String {
@@ -228,62 +245,4 @@ fn read_v6(text: &str) -> Result<Option<Ipv6Addr>, AttrsError> {
 fn read_machine(text: &str) -> Option<NonZeroU64> {
     let is_hash = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     NonZeroU64::new(u64::from_str_radix(text, 16).ok().filter(|_| is_hash)?)
-}
-
-/// The members as they stand in the text; the last of several with the same name counts.
-#[derive(Default)]
-struct Members<'a> {
-    public_ip: Option<String>,
-    public_ipv6: Option<String>,
-    backend_type: Option<String>,
-    backend_data: Option<&'a RawValue>,
-    backend_v6_data: Option<&'a RawValue>,
-    owner: Option<String>,
-    probe_port: Option<NonZeroU16>,
-    machine: Option<NonZeroU64>,
-}
-
-impl<'de> Deserialize<'de> for Members<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(MembersVisitor)
-    }
-}
-
-struct MembersVisitor;
-
-impl<'de> Visitor<'de> for MembersVisitor {
-    type Value = Members<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object of lease attributes")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
-        let mut members = Members::default();
-        while let Some(mut name) = map.next_key::<String>()? {
-            name.make_ascii_lowercase();
-            match &*name {
-                "publicip" => members.public_ip = map.next_value()?,
-                "publicipv6" => members.public_ipv6 = map.next_value()?,
-                "backendtype" => members.backend_type = map.next_value()?,
-                "backenddata" => members.backend_data = map.next_value()?,
-                "backendv6data" => members.backend_v6_data = map.next_value()?,
-                "owner" => {
-                    members.owner = map.next_value::<Value>()?.as_str().map(str::to_owned);
-                }
-                "probeport" => {
-                    let port = map.next_value::<Value>()?.as_u64();
-                    members.probe_port =
-                        port.and_then(|port| u16::try_from(port).ok()).and_then(NonZeroU16::new);
-                }
-                "machine" => {
-                    members.machine = map.next_value::<Value>()?.as_str().and_then(read_machine);
-                }
-                _ => {
-                    map.next_value::<IgnoredAny>()?;
-                }
-            }
-        }
-        Ok(members)
-    }
 }

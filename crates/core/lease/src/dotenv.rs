@@ -68,8 +68,7 @@ fn before_comment(value: &str) -> &str {
     value[..end].trim_end()
 }
 
-/// Replaces `$NAME` and `${NAME}` by what was set before (nothing if it was not), and drops the
-/// backslash of an escaped character.
+/// Replaces `$NAME` and `${NAME}` by the value set before, or nothing, and drops backslashes of escaped characters.
 fn expand(text: &str, known: &Assignments) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

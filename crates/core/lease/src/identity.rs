@@ -5,7 +5,6 @@
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 
 use crate::{KnownBy, Lease, LeaseAttrs, NetworkConfig, Subnet, Version};
 
@@ -13,7 +12,8 @@ use crate::{KnownBy, Lease, LeaseAttrs, NetworkConfig, Subnet, Version};
 const MAX_FORMER_ATTRS: usize = 4;
 
 /// Record that a node keeps of itself: its subnet, and the attributes it announced there.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
 pub struct NodeIdentity {
     subnet: Subnet,
     /// The store's version of the lease as this node last wrote it. Who writes the same again, as another
@@ -65,8 +65,7 @@ impl NodeIdentity {
         self.subnet
     }
 
-    /// Notes the lease as this node has written it. What was announced on another subnet is of no
-    /// use any more.
+    /// Notes the lease as this node has written it, and forgets announcements of another subnet.
     pub fn note(&mut self, lease: &Lease, version: Version) {
         if self.subnet != lease.subnet {
             *self = Self::new(lease, version);
@@ -79,25 +78,11 @@ impl NodeIdentity {
     }
 
     pub fn to_json(&self) -> String {
-        let raw = |attrs: &LeaseAttrs| RawValue::from_string(attrs.to_json()).unwrap_or_default();
-        let stored = StoredIdentity {
-            subnet: self.subnet.to_string(),
-            version: self.version,
-            announced: self.announced.iter().map(raw).collect(),
-        };
-        serde_json::to_string(&stored).unwrap_or_default()
+        serde_json::to_string(self).unwrap_or_default()
     }
 
     pub fn from_json(text: &str) -> Result<Self, String> {
-        let stored: StoredIdentity =
-            serde_json::from_str(text).map_err(|error| error.to_string())?;
-        let read = |raw: &RawValue| LeaseAttrs::from_json(raw.get().as_bytes());
-        let announced: Result<Vec<_>, _> = stored.announced.iter().map(|raw| read(raw)).collect();
-        Ok(Self {
-            subnet: stored.subnet.parse().map_err(|error| format!("{error}"))?,
-            version: stored.version,
-            announced: announced.map_err(|error| error.to_string())?,
-        })
+        serde_json::from_str(text).map_err(|error| error.to_string())
     }
 
     /// Whether this node wrote the lease last.
@@ -107,20 +92,6 @@ impl NodeIdentity {
             && self.subnet == lease.subnet
             && self.announced.first().is_some_and(|last| last.announce_the_same_as(&lease.attrs))
     }
-
-    fn has_announced(&self, attrs: &LeaseAttrs) -> bool {
-        self.announced.contains(attrs)
-    }
-}
-
-#[derive(Serialize, Deserialize)]
-struct StoredIdentity {
-    #[serde(rename = "Subnet")]
-    subnet: String,
-    #[serde(rename = "Version")]
-    version: Version,
-    #[serde(rename = "Announced")]
-    announced: Vec<Box<RawValue>>,
 }
 
 impl<'a> IdentityEvidence<'a> {
@@ -142,7 +113,7 @@ impl<'a> IdentityEvidence<'a> {
         }
         let address = lease.attrs.public_addresses().next();
         let own = self.remembered();
-        let resembles = own.is_some_and(|own| own.has_announced(&lease.attrs))
+        let resembles = own.is_some_and(|own| own.announced.contains(&lease.attrs))
             || self.running == SystemEvidence::SinceBoot;
         match address {
             _ if own.is_some_and(|own| own.wrote(lease, version)) => LeaseOwnership::Former,

@@ -21,8 +21,7 @@ pub enum KnownBy {
 pub struct NoAddress(pub &'static str);
 
 impl KnownBy {
-    /// The public address of the first family in use, and of the other where a node has none of that: its packets
-    /// travel in the other one.
+    /// By the public address of the first family in use, and of the other one where a node has none of that.
     pub fn of(config: Option<&NetworkConfig>) -> Self {
         match config.map(|config| config.v4.is_some()) {
             Some(true) | None => Self::Ipv4First,

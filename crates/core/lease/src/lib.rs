@@ -28,7 +28,7 @@ mod version;
 pub use acquire::{AcquireError, Choice, Claimant, Decision, choose_free, decide};
 pub use allocate::{CANDIDATES, FreeMap};
 pub use attrs::{AttrsError, LeaseAttrs, MAX_DATA_BYTES, owner_name};
-pub use config::{BackendConfig, ConfigError, NetworkConfig, Remark, remarks};
+pub use config::{BackendConfig, ConfigError, NetworkConfig, remarks};
 pub use identity::{
     IdentityEvidence, LeaseOwnership, NodeIdentity, SystemEvidence, same_device, same_node,
 };

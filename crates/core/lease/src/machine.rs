@@ -8,8 +8,7 @@ use sha2::{Digest as _, Sha256};
 /// Key of the hash, the same for all of flannel.
 const HASH_KEY: [u8; 16] = *b"flannel-machine1";
 
-/// A hash of a machine id, which is the same on two nodes if they are copies of one machine. `None`: that is not a
-/// machine id.
+/// Hash of a machine id, equal on copies of one machine; `None` for a text that is no machine id.
 pub fn machine_hash(id: &str) -> Option<NonZeroU64> {
     let id = parse_machine_id(id)?;
     let hash = Sha256::new().chain_update(HASH_KEY).chain_update(id.to_be_bytes()).finalize();

@@ -7,14 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{Ipv4Net, Ipv6Net};
 
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for ipnet::Ipv4Net {}
-    impl Sealed for ipnet::Ipv6Net {}
-}
-
 /// An IPv4 or IPv6 network. Implemented by `Ipv4Net` and `Ipv6Net`, and by nothing else.
-pub trait Net: Copy + Debug + Display + Eq + Hash + Ord + sealed::Sealed {
+pub trait Net: Copy + Debug + Display + Eq + Hash + Ord {
     /// Bits of an address: 32 or 128.
     const BITS: u8;
 
@@ -38,8 +32,7 @@ pub trait Net: Copy + Debug + Display + Eq + Hash + Ord + sealed::Sealed {
     /// An address of this family as an integer. IPv4 written as IPv6 (`::ffff:10.0.0.1`) is of neither.
     fn parse_address(text: &str) -> Option<u128>;
 
-    /// `<address>/<length>`; host bits are dropped. Stricter than the `FromStr` of the type, which takes
-    /// `010.0.0.0/8`, read as octal elsewhere.
+    /// `<address>/<length>` without host bits; unlike `FromStr`, refuses `010.0.0.0/8`, which is octal elsewhere.
     fn parse_cidr(text: &str) -> Option<Self> {
         let (address, len) = text.split_once('/')?;
         let len: u8 = len.parse().ok().filter(|_| len.bytes().all(|b| b.is_ascii_digit()))?;

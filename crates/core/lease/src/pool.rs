@@ -2,7 +2,7 @@
 
 use ipnet::{Ipv4Net, Ipv6Net};
 
-use crate::net::{Net, host_mask};
+use crate::net::Net;
 
 /// Subnets of one length inside one network, numbered from 0 (`first`) to `capacity - 1` (`last`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,8 +16,7 @@ pub type Pool4 = Pool<Ipv4Net>;
 pub type Pool6 = Pool<Ipv6Net>;
 
 impl<N: Net> Pool<N> {
-    /// The subnets of `subnet_len` bits from the one around address `min` to the one around `max`.
-    /// The caller has checked that all of this lies inside `network`.
+    /// Subnets from the one around `min` to the one around `max`, both inside `network`, as the caller has checked.
     pub(crate) fn new(network: N, subnet_len: u8, min: u128, max: u128) -> Self {
         debug_assert!(network.start() <= min && min <= max && max <= network.end());
         Self { network, first: N::around(min, subnet_len), last: N::around(max, subnet_len) }
@@ -69,10 +68,5 @@ impl<N: Net> Pool<N> {
 
     fn shift(&self) -> u8 {
         N::BITS - self.subnet_len()
-    }
-
-    /// Whether `address` lies on a boundary between subnets of `len` bits.
-    pub(crate) fn on_boundary(address: u128, len: u8) -> bool {
-        address & host_mask::<N>(len) == 0
     }
 }

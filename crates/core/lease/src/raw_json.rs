@@ -3,8 +3,8 @@
 
 use std::fmt;
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 /// Valid JSON other than `null`, member order and literals as they were written, without blanks.
@@ -84,6 +84,41 @@ impl From<serde_json::Error> for RawJsonError {
     fn from(error: serde_json::Error) -> Self {
         // The message may quote the value, which anybody can have written.
         Self(flannel_common::shorten(&error.to_string(), MAX_MESSAGE_BYTES).into_owned())
+    }
+}
+
+/// Members of a JSON object as they are written, in their order.
+pub(crate) struct Members<'a>(pub(crate) Vec<(String, &'a RawValue)>);
+
+impl<'a> Members<'a> {
+    /// The last member of that name in any case, which is the one that counts for Go.
+    pub(crate) fn last(&self, name: &str) -> Option<&'a RawValue> {
+        let last = self.0.iter().rev().find(|(other, _)| other.eq_ignore_ascii_case(name));
+        last.map(|(_, value)| *value)
+    }
+}
+
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(MembersVisitor)
+    }
+}
+
+struct MembersVisitor;
+
+impl<'de> Visitor<'de> for MembersVisitor {
+    type Value = Members<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
+        let mut members = Vec::new();
+        while let Some(member) = map.next_entry()? {
+            members.push(member);
+        }
+        Ok(Members(members))
     }
 }
 

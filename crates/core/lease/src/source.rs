@@ -1,25 +1,28 @@
 //! Origin of a network's subnets.
 
 use ipnet::{Ipv4Net, Ipv6Net};
+use serde::{Deserialize, Serialize};
 
 use crate::net::Net;
 use crate::pool::Pool;
 
 /// Origin of subnets, which depends on the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SubnetOrigin {
-    /// Nodes take them from a pool that the network config describes.
-    Pool,
     /// The store assigns them.
+    #[serde(rename = "assigned")]
     Store,
+    /// Nodes take them from a pool that the network config describes.
+    #[default]
+    #[serde(rename = "pool", other)]
+    Pool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubnetSource<N: Net> {
     /// They are handed out from a pool that the config describes.
     Pool(Pool<N>),
-    /// The store assigns them (in Kubernetes, the podCIDR of a node). The config says only
-    /// what network they lie in; each has the length it was assigned.
+    /// Assigned by the store, in Kubernetes a Node's podCIDR, each of its own length inside this network.
     Assigned { network: N },
 }
 

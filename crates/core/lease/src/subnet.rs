@@ -15,8 +15,7 @@ use flannel_common::Family;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
-/// Networks without host bits. As a key: `10.5.52.0-24`, `10.12.13.0-24&fd00:12:13::-56`,
-/// `fd00:244:0:4d::-64`.
+/// Without host bits. As a key: `10.5.52.0-24`, `10.12.13.0-24&fd00:12:13::-56`, `fd00:244:0:4d::-64`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Subnet {

@@ -1,7 +1,6 @@
 //! The subnet file (`/run/flannel/subnet.env`), as text and as a value: what container runtimes and the CNI plugin read
 //! about this node's subnet, and how the daemon remembers, when it starts again, what it had.
 
-use std::fmt;
 use std::path::Path;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -35,17 +34,12 @@ pub struct SubnetFile {
 }
 
 /// A line of a subnet file that cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line} ({text:?}): {why}")]
 pub struct SubnetFileProblem {
     pub line: usize,
     pub text: String,
     pub why: String,
-}
-
-impl fmt::Display for SubnetFileProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {} ({:?}): {}", self.line, self.text, self.why)
-    }
 }
 
 impl SubnetFile {

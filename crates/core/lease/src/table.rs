@@ -50,8 +50,7 @@ impl LeaseTable {
         hidden.into_iter().chain(shown).collect()
     }
 
-    /// Replaces all leases. Removals come first, so that a subnet that passes from one key to another
-    /// is never claimed twice.
+    /// Replaces all leases. Removals come first, so that no subnet is claimed twice in between.
     pub fn snapshot(&mut self, leases: impl IntoIterator<Item = Lease>) -> Vec<Change> {
         let new: BTreeMap<_, _> =
             leases.into_iter().map(|lease| (lease.subnet, lease.attrs)).collect();

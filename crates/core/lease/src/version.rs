@@ -9,8 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Version(u64);
 
 impl Version {
-    /// Given by stores that do not count versions, or for a lease not written yet. It proves
-    /// nothing.
+    /// Version in stores that do not count them, or of a lease not written yet. It proves nothing.
     pub const UNKNOWN: Self = Self(0);
 
     pub const fn new(number: u64) -> Self {

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use serde_json::{Map, Value};
 
 use super::ConfigError;
-use super::folded::brief;
+use super::folded::{NO_BOOL, WRITE_BOOL, brief};
 
 /// `Debug` and `Display` hide the values of options that look like secrets.
 #[derive(Clone, PartialEq)]
@@ -39,11 +39,7 @@ impl BackendConfig {
         match self.get(key) {
             None => Ok(default),
             Some(Value::Bool(value)) => Ok(*value),
-            Some(_) => Err(self.invalid(
-                key,
-                "is neither true nor false",
-                "write true or false, without quotes",
-            )),
+            Some(_) => Err(self.invalid(key, NO_BOOL, WRITE_BOOL)),
         }
     }
 
@@ -119,12 +115,10 @@ impl BackendConfig {
                 Ok(Self { kind: kind.to_ascii_lowercase(), options })
             }
             Some(Value::Null) | None => Err(ConfigError::missing("Backend.Type", fix)),
-            Some(other) => Err(ConfigError::invalid(
-                "Backend.Type",
-                brief(&other),
-                "is not the name of a backend",
-                fix,
-            )),
+            Some(other) => {
+                let problem = "is not the name of a backend";
+                Err(ConfigError::invalid("Backend.Type", brief(&other), problem, fix))
+            }
         }
     }
 

@@ -79,29 +79,21 @@ pub(super) fn network<N: Net>(given: &GivenRange<N>, keys: &FamilyKeys) -> Resul
         );
         ConfigError::missing(*key, fix)
     })?;
-    if let Some(disguised) = N::disguised()
-        && network.start() <= disguised.end()
-        && disguised.start() <= network.end()
-    {
-        return Err(ConfigError::invalid(
-            *key,
-            network,
-            format!("takes in {disguised}, where IPv4 addresses live"),
-            format!("use another network, for example \"{example}\""),
-        ));
-    }
-    for (first, len, what) in N::RESERVED {
+    let disguised = N::disguised()
+        .filter(|it| network.start() <= it.end() && it.start() <= network.end())
+        .map(|it| format!("takes in {it}, where IPv4 addresses live"));
+    let reserved = N::RESERVED.iter().find_map(|(first, len, what)| {
         let reserved = N::around(*first, *len);
-        if reserved.start() <= network.start() && network.end() <= reserved.end() {
-            return Err(ConfigError::invalid(
-                *key,
-                network,
-                format!("is a part of {reserved}, where {what} live"),
-                format!("use another network, for example \"{example}\""),
-            ));
+        (reserved.start() <= network.start() && network.end() <= reserved.end())
+            .then(|| format!("is a part of {reserved}, where {what} live"))
+    });
+    match disguised.or(reserved) {
+        None => Ok(network),
+        Some(problem) => {
+            let fix = format!("use another network, for example \"{example}\"");
+            Err(ConfigError::invalid(*key, network, problem, fix))
         }
     }
-    Ok(network)
 }
 
 pub(super) fn pool<N: Net>(
@@ -116,12 +108,10 @@ pub(super) fn pool<N: Net>(
     let max =
         check_bound::<N>(given.max, network.end() - (size - 1), network, len, keys, keys.max)?;
     if min > max {
-        return Err(ConfigError::invalid(
-            keys.min,
-            N::address(min),
-            format!("is above {} {}", keys.max, N::address(max)),
-            format!("exchange them, or leave both out to use all of {} {network}", keys.network),
-        ));
+        let problem = format!("is above {} {}", keys.max, N::address(max));
+        let all = keys.network;
+        let fix = format!("exchange them, or leave both out to use all of {all} {network}");
+        return Err(ConfigError::invalid(keys.min, N::address(min), problem, fix));
     }
     Ok(Pool::new(network, len, min, max))
 }
@@ -146,12 +136,9 @@ fn read_network<N: Net>(
 ) -> Result<Option<N>, ConfigError> {
     let Some(value) = object.get(keys.network) else { return Ok(None) };
     let net = unquoted(value).and_then(N::parse_cidr).ok_or_else(|| {
-        ConfigError::invalid(
-            keys.network,
-            brief(value),
-            format!("is not an {} network in CIDR form", keys.family),
-            format!("write for example \"{}\"", keys.example),
-        )
+        let problem = format!("is not an {} network in CIDR form", keys.family);
+        let fix = format!("write for example \"{}\"", keys.example);
+        ConfigError::invalid(keys.network, brief(value), problem, fix)
     })?;
     // Length 0 is how an unset network looks in the Go flannel.
     Ok(Some(net).filter(|net| net.prefix_len() > 0))
@@ -178,12 +165,9 @@ fn read_bound<N: Net>(
         Some(value) => value,
     };
     let address = unquoted(value).and_then(N::parse_address).ok_or_else(|| {
-        ConfigError::invalid(
-            key,
-            brief(value),
-            format!("is not an {} address", keys.family),
-            format!("write for example \"{}\", or leave {key} out", keys.example_address),
-        )
+        let problem = format!("is not an {} address", keys.family);
+        let fix = format!("write for example \"{}\", or leave {key} out", keys.example_address);
+        ConfigError::invalid(key, brief(value), problem, fix)
     })?;
     // The unspecified address is how an unset bound looks in the Go flannel.
     Ok(Some(address).filter(|address| *address != 0))
@@ -199,30 +183,22 @@ fn subnet_len<N: Net>(given: u64, network: N, keys: &FamilyKeys) -> Result<u8, C
     let largest_network = longest - 2;
     let shortest = network.prefix_len() + 2;
     if network.prefix_len() > largest_network {
-        return Err(ConfigError::invalid(
-            keys.network,
-            network,
-            "is too small to hold four subnets of four addresses",
-            format!("use a network of /{largest_network} or larger"),
-        ));
+        let problem = "is too small to hold four subnets of four addresses";
+        let fix = format!("use a network of /{largest_network} or larger");
+        return Err(ConfigError::invalid(keys.network, network, problem, fix));
     }
     match given {
         0 => Ok(keys.default_len.max(shortest)),
-        len if len > u64::from(longest) => Err(ConfigError::invalid(
-            keys.len,
-            len,
-            "is too long",
-            format!("use {longest} or less"),
-        )),
-        len if len < u64::from(shortest) => Err(ConfigError::invalid(
-            keys.len,
-            len,
-            format!(
-                "is too short for {} {network}, which must hold at least four subnets",
-                keys.network
-            ),
-            format!("use {shortest} or more, or a larger network"),
-        )),
+        len if len > u64::from(longest) => {
+            let fix = format!("use {longest} or less");
+            Err(ConfigError::invalid(keys.len, len, "is too long", fix))
+        }
+        len if len < u64::from(shortest) => {
+            let of = format!("{} {network}", keys.network);
+            let problem = format!("is too short for {of}, which must hold at least four subnets");
+            let fix = format!("use {shortest} or more, or a larger network");
+            Err(ConfigError::invalid(keys.len, len, problem, fix))
+        }
         len => Ok(len as u8),
     }
 }
@@ -238,23 +214,15 @@ fn check_bound<N: Net>(
     let Some(address) = given else { return Ok(default) };
     let shown: IpAddr = N::address(address);
     if address < network.start() || network.end() < address {
-        return Err(ConfigError::invalid(
-            key,
-            shown,
-            format!("is outside {} {network}", keys.network),
-            format!(
-                "choose an address inside it, or leave {key} out to use {}",
-                N::address(default)
-            ),
-        ));
+        let default = N::address(default);
+        let problem = format!("is outside {} {network}", keys.network);
+        let fix = format!("choose an address inside it, or leave {key} out to use {default}");
+        return Err(ConfigError::invalid(key, shown, problem, fix));
     }
-    if !Pool::<N>::on_boundary(address, len) {
-        return Err(ConfigError::invalid(
-            key,
-            shown,
-            "is not on a SubnetLen boundary",
-            format!("with /{len} subnets use {}", N::address(N::around(address, len).start())),
-        ));
+    let boundary = N::around(address, len).start();
+    if address != boundary {
+        let fix = format!("with /{len} subnets use {}", N::address(boundary));
+        return Err(ConfigError::invalid(key, shown, "is not on a SubnetLen boundary", fix));
     }
     Ok(address)
 }

@@ -1,12 +1,14 @@
 //! JSON read the way Go's decoder matches members to fields: names in lower case at every level, and the
 //! later of two members that differ in case alone wins, which a plain map cannot tell.
 
-use std::fmt;
-
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Number, Value};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use super::ConfigError;
+use crate::raw_json::Members;
+
+pub(super) const NO_BOOL: &str = "is neither true nor false";
+pub(super) const WRITE_BOOL: &str = "write true or false, without quotes";
 
 /// A JSON object with names in lower case.
 pub(super) struct FoldedObject(Map<String, Value>);
@@ -17,8 +19,9 @@ impl FoldedObject {
         if text.trim_ascii().is_empty() {
             return Err(syntax("it is empty"));
         }
-        match serde_json::from_str(text) {
-            Ok(FoldedValue(Value::Object(members))) => Ok(Self(members)),
+        // Read completely first: that refuses what is nested too deep for `fold`.
+        match serde_json::from_str::<Value>(text).and_then(|_| fold(text)) {
+            Ok(Value::Object(members)) => Ok(Self(members)),
             Ok(_) => Err(syntax("it is JSON but not an object")),
             Err(error) => Err(syntax(&error.to_string())),
         }
@@ -32,12 +35,7 @@ impl FoldedObject {
         match self.get(key) {
             None | Some(Value::Null) => Ok(default),
             Some(Value::Bool(value)) => Ok(*value),
-            Some(other) => Err(ConfigError::invalid(
-                key,
-                brief(other),
-                "is neither true nor false",
-                "write true or false, without quotes",
-            )),
+            Some(other) => Err(ConfigError::invalid(key, brief(other), NO_BOOL, WRITE_BOOL)),
         }
     }
 }
@@ -52,61 +50,20 @@ pub(super) fn brief(value: &Value) -> String {
     }
 }
 
-struct FoldedValue(Value);
-
-impl<'de> Deserialize<'de> for FoldedValue {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(FoldedVisitor).map(FoldedValue)
-    }
-}
-
-struct FoldedVisitor;
-
-impl<'de> Visitor<'de> for FoldedVisitor {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
-        let mut items = Vec::new();
-        while let Some(FoldedValue(item)) = seq.next_element()? {
-            items.push(item);
+/// Reads valid JSON, with the names of all objects in it in lower case.
+fn fold(json: &str) -> serde_json::Result<Value> {
+    match json.trim_ascii_start().as_bytes().first() {
+        Some(b'{') => {
+            let Members(members) = serde_json::from_str(json)?;
+            let fold = |(name, raw): (String, &RawValue)| {
+                Ok((name.to_ascii_lowercase(), fold(raw.get())?))
+            };
+            members.into_iter().map(fold).collect::<serde_json::Result<_>>().map(Value::Object)
         }
-        Ok(Value::Array(items))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-        let mut members = Map::new();
-        while let Some((mut name, FoldedValue(value))) = map.next_entry::<String, _>()? {
-            name.make_ascii_lowercase();
-            members.insert(name, value);
+        Some(b'[') => {
+            let items: Vec<&RawValue> = serde_json::from_str(json)?;
+            items.into_iter().map(|raw| fold(raw.get())).collect()
         }
-        Ok(Value::Object(members))
+        _ => serde_json::from_str(json),
     }
 }

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 
 pub use backend::BackendConfig;
 pub use error::ConfigError;
-pub use remark::{Remark, remarks};
+pub use remark::remarks;
 
 use crate::{Net, Subnet, SubnetOrigin, SubnetSource, SubnetSource4, SubnetSource6};
 use derive::FamilyKeys;
@@ -32,8 +32,7 @@ pub struct NetworkConfig {
     pub v6: Option<SubnetSource6>,
     /// nftables instead of iptables.
     pub nftables: bool,
-    /// Destinations that pods reach under their own address even with masquerading on. Ours: the Go
-    /// flannel ignores the key.
+    /// Destinations that pods reach under their own address despite masquerading; the Go flannel ignores the key.
     pub masquerade_exclude: Vec<IpNet>,
     /// Networks whose subnets running nodes may give up for one of this config: an operator's word that the
     /// pods' network moves. The Go flannel ignores the key, and reads a config only when it starts.
@@ -47,8 +46,7 @@ impl NetworkConfig {
         Self::read(text, SubnetOrigin::Pool)
     }
 
-    /// Whether a lease of `subnet` fits this config: it has exactly the enabled families, and each of
-    /// its networks may be a node's.
+    /// Whether a lease of `subnet` fits: it has exactly the enabled families, in networks that may be a node's.
     pub fn accepts(&self, subnet: &Subnet) -> bool {
         fits(self.v4, subnet.v4()) && fits(self.v6, subnet.v6())
     }
@@ -71,14 +69,12 @@ impl NetworkConfig {
         self.networks().map(|network| Family::of(network.addr()))
     }
 
-    /// Whether a config names its backend. One that does not means udp, as for the Go flannel: who writes
-    /// such a config has forgotten it, as a rule.
+    /// Whether a config names its backend. Without one it means udp, as in Go, which its writer seldom wants.
     pub fn names_backend(text: &str) -> bool {
         FoldedObject::parse(text).is_ok_and(|object| object.get("Backend").is_some())
     }
 
-    /// The text of a config with an operator's word that it replaces these networks, if it has none yet.
-    /// Every other byte stays as it was written.
+    /// Text of a config with `Replaces` of these networks, if it has none yet; every other byte stays.
     pub fn with_replaces(text: &str, networks: impl IntoIterator<Item = IpNet>) -> String {
         let has_word = FoldedObject::parse(text).is_ok_and(|object| object.get(REPLACES).is_some());
         let networks: Vec<String> = networks.into_iter().map(|net| format!("\"{net}\"")).collect();
@@ -117,8 +113,7 @@ impl NetworkConfig {
         backend::shown(&config)
     }
 
-    /// For a store that assigns subnets itself (Kubernetes), `SubnetLen`, `SubnetMin` and `SubnetMax` are ignored and a
-    /// network of any size is allowed.
+    /// Where the store assigns subnets, `SubnetLen`, `SubnetMin` and `SubnetMax` do not count, nor the network's size.
     pub fn read(text: &str, subnets: SubnetOrigin) -> Result<Self, ConfigError> {
         let object = FoldedObject::parse(text)?;
         let enable_v4 = object.bool("EnableIPv4", true)?;
@@ -160,8 +155,7 @@ fn fits<N: Net>(source: Option<SubnetSource<N>>, net: Option<N>) -> bool {
     }
 }
 
-/// The values of a disabled family must be readable too: a mistake there would show only on the day the
-/// family is turned on.
+/// Reads a family. A disabled one must be readable too: a mistake would show only when it is turned on.
 fn read_family<N: Net>(
     object: &FoldedObject,
     keys: &FamilyKeys,

@@ -33,7 +33,7 @@ pub enum Change {
         network: NetworkName,
         #[serde(rename = "s")]
         subnet: Subnet,
-        #[serde(rename = "a", with = "as_raw_json")]
+        #[serde(rename = "a")]
         attrs: LeaseAttrs,
         #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
         expires: Option<Millis>,
@@ -78,20 +78,4 @@ pub(crate) fn check_reach(revision: u64, time: Millis) -> Result<(), String> {
         return Err(format!("revision {revision} at {time} is out of reach"));
     }
     Ok(())
-}
-
-/// Attributes, whose JSON is the lease's own.
-mod as_raw_json {
-    use flannel_lease::LeaseAttrs;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
-    use serde_json::value::RawValue;
-
-    pub(super) fn serialize<S: Serializer>(attrs: &LeaseAttrs, to: S) -> Result<S::Ok, S::Error> {
-        RawValue::from_string(attrs.to_json()).map_err(ser::Error::custom)?.serialize(to)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<LeaseAttrs, D::Error> {
-        let json = Box::<RawValue>::deserialize(from)?;
-        LeaseAttrs::from_json(json.get().as_bytes()).map_err(de::Error::custom)
-    }
 }
