@@ -18,18 +18,15 @@ pub fn names(certificate: &[u8]) -> Names {
     read(certificate).and_then(|certificate| names_of(&certificate)).unwrap_or_default()
 }
 
-/// Serial number.
 pub fn serial(certificate: &[u8]) -> Option<Vec<u8>> {
     Some(read(certificate)?.raw_serial().to_vec())
 }
 
-/// End of validity.
 pub fn not_after(certificate: &[u8]) -> Option<SystemTime> {
     let since = u64::try_from(read(certificate)?.validity().not_after.timestamp()).ok()?;
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(since))
 }
 
-/// Whether the certificate is for servers and not for clients.
 pub fn is_for_servers_alone(certificate: &[u8]) -> bool {
     read(certificate).is_some_and(|certificate| {
         let usage = certificate.extended_key_usage().ok().flatten();

@@ -1,17 +1,16 @@
 //! Client of one server: it keeps a connection for requests, and opens one for each stream.
 
-use parking_lot::Mutex;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 
 use crate::connection::Connection;
 use crate::stream::{self, Stream};
 use crate::target::Target;
 
-/// Time and size limits of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Time for a connection, and again for TLS.
@@ -20,7 +19,6 @@ pub struct Limits {
     pub answer: Duration,
     /// Time for the rest of the answer.
     pub body: Duration,
-    /// Largest body in bytes.
     pub largest: usize,
 }
 
@@ -61,7 +59,7 @@ impl Client {
         target: impl FnOnce() -> Result<Target, String>,
         request: Request<Bytes>,
     ) -> Result<Response<Bytes>, String> {
-        let kept = self.idle.lock().take().filter(|connection| !connection.is_over());
+        let kept = self.idle.lock().take().filter(|connection| !connection.plain.is_over());
         // The other side may have closed a kept connection at any moment: that is not a fault.
         if let Some(connection) = kept
             && let Ok(answer) = self.send(connection, request.clone()).await
@@ -72,7 +70,6 @@ impl Client {
         self.send(connection, request).await
     }
 
-    /// Sends a request whose answer is a stream.
     pub async fn stream(
         &self,
         target: impl FnOnce() -> Result<Target, String>,
@@ -83,8 +80,7 @@ impl Client {
         Ok(response.map(|body| Stream::new(body, connection)))
     }
 
-    /// Sends a request that switches its connection to another protocol. A refusal is an answer; otherwise the
-    /// connection is returned with the head of the answer.
+    /// Switches a connection to another protocol and returns it with the answer's head; a refusal is an answer.
     pub async fn upgrade(
         &self,
         target: impl FnOnce() -> Result<Target, String>,

@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 use crate::client::{Limits, silence};
 use crate::plain::PlainConnection;
 use crate::proxy::Proxy;
-use crate::target::Target;
+use crate::target::{Credentials, Target};
 use crate::{connection_error, tcp, tls};
 
 const AGENT: &str = concat!("flannel-rs/", env!("CARGO_PKG_VERSION"));
@@ -31,7 +31,7 @@ const KEEPALIVE_PROBES: u32 = 3;
 #[derive(Debug)]
 pub(crate) struct Connection {
     target: Target,
-    plain: PlainConnection,
+    pub(crate) plain: PlainConnection,
 }
 
 impl Connection {
@@ -79,11 +79,6 @@ impl Connection {
             Ok(plain) => Ok(Self { target, plain }),
             Err(error) => Err(connection_error::explain(&error, &target)),
         }
-    }
-
-    /// Whether the other side is known to have closed it.
-    pub(crate) fn is_over(&self) -> bool {
-        self.plain.is_over()
     }
 
     pub(crate) async fn send(
@@ -134,7 +129,7 @@ impl Connection {
 }
 
 fn refuse_unencrypted_credentials(target: &Target, tcp: &TcpStream) -> Result<(), String> {
-    if target.credentials.is_none() || target.clear_text_allowed {
+    if matches!(target.credentials, Credentials::None) || target.clear_text_allowed {
         return Ok(());
     }
     let peer: IpAddr = tcp.peer_addr().map_err(|error| error.to_string())?.ip().to_canonical();

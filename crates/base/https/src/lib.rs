@@ -37,7 +37,6 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 /// What stands for itself in any part of a path and a query.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b':');
 
-/// Escapes text for a path or a query.
 pub fn escape(text: &str) -> String {
     utf8_percent_encode(text, ESCAPED).to_string()
 }

@@ -8,7 +8,6 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::target::FileOrPem;
 
-/// All certificates of a PEM file.
 pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     certificates_in(&read(path)?, &path.display())
 }
@@ -17,7 +16,6 @@ pub fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
     private_key_in(&read(path)?, &path.display())
 }
 
-/// SHA-256 of a certificate.
 pub fn fingerprint(certificate: &CertificateDer<'_>) -> [u8; 32] {
     crate::sha256(certificate.as_ref())
 }

@@ -29,7 +29,6 @@ impl PlainConnection {
         Ok(Self { sender, _task: task })
     }
 
-    /// Whether the other side has closed it.
     pub fn is_over(&self) -> bool {
         self.sender.is_closed()
     }

@@ -14,7 +14,7 @@ use hyper_util::rt::TokioIo;
 use ipnet::IpNet;
 use percent_encoding::percent_decode_str;
 
-use crate::server::Server;
+use crate::server::{Server, authority};
 use crate::target::basic;
 
 /// A proxy that is reached by plain HTTP.
@@ -26,8 +26,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Reads `http://user:password@host:port`; the scheme and the user may be left out. The error shows no
-    /// password.
+    /// Reads `http://user:password@host:port`, scheme and user optional. The error shows no password.
     pub fn parse(text: &str) -> Result<Self, String> {
         let shown = text.rsplit('@').next().unwrap_or_default();
         let wrong = || format!("{shown:?} is not a proxy: use http://host:port");
@@ -55,15 +54,12 @@ impl Proxy {
         self.user.as_ref().map(|(name, password)| basic(name, password))
     }
 
-    /// Asks the proxy to connect to a server.
     pub(crate) async fn tunnel(&self, tcp: TcpStream, server: &str) -> Result<TcpStream, String> {
         let told = |error: hyper::Error| error.to_string();
         let (mut sender, connection) = http1::handshake(TokioIo::new(tcp)).await.map_err(told)?;
         let request = Request::builder().method(Method::CONNECT).uri(server).header(HOST, server);
-        let request = match self.authorization() {
-            Some(text) => request.header(PROXY_AUTHORIZATION, text),
-            None => request,
-        };
+        let authorization = self.authorization().into_iter();
+        let request = authorization.fold(request, |it, text| it.header(PROXY_AUTHORIZATION, text));
         let request = request.body(Empty::<Bytes>::new()).map_err(|error| error.to_string())?;
         // The connection ends by itself after a refusal, once nobody can send on it any more.
         let answer = async move { sender.send_request(request).await.map(|it| it.status()) };
@@ -79,8 +75,7 @@ impl Proxy {
 /// Leaves out user and password.
 impl fmt::Display for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { host, port, .. } = self;
-        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+        f.write_str(&authority(&self.host, self.port))
     }
 }
 
@@ -89,7 +84,6 @@ impl fmt::Display for Proxy {
 pub struct Proxies {
     https: Option<Proxy>,
     http: Option<Proxy>,
-    /// Entries of `NO_PROXY`.
     not_for: Vec<String>,
 }
 

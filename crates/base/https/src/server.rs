@@ -16,8 +16,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Reads `https://host:port/base` or `http://host:port/base`. The caller reports what is wrong: there may be a
-    /// secret in the text.
+    /// Reads `http[s]://host:port/base`. The caller reports what is wrong: the text may hold a secret.
     pub fn parse(url: &str) -> Option<Self> {
         let uri: Uri = url.parse().ok()?;
         Self::of(&uri).map(|server| {
@@ -41,8 +40,7 @@ impl Server {
 
     /// `host:port`, as in the header `Host`.
     pub fn authority(&self) -> String {
-        let Self { host, port, .. } = self;
-        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+        authority(&self.host, self.port)
     }
 
     /// Whether the host as written is loopback; what a name resolves to is seen when connecting.
@@ -50,6 +48,10 @@ impl Server {
         let address = self.host.parse::<IpAddr>().map(|ip| ip.to_canonical().is_loopback());
         address.unwrap_or(self.host.eq_ignore_ascii_case("localhost"))
     }
+}
+
+pub(crate) fn authority(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 /// Leaves out the base: it names the machine.

@@ -22,7 +22,6 @@ pub struct Stream {
 pub enum StreamError {
     /// The server sent nothing within the allowed time.
     Silent,
-    /// The connection broke, for this reason.
     Broken(String),
 }
 

@@ -15,9 +15,7 @@ pub struct Target {
     /// Name in the server's certificate, where it differs from the host.
     pub server_name: Option<String>,
     pub trust: Trust,
-    /// Certificate that identifies us.
     pub certificate: Option<ClientCertificate>,
-    /// Credentials sent with each request.
     pub credentials: Credentials,
     /// Whether credentials may be sent to another machine without encryption.
     pub clear_text_allowed: bool,
@@ -72,7 +70,7 @@ pub enum FileOrPem {
 /// Shows no text, which may hold a private key.
 impl fmt::Debug for FileOrPem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        write!(f, "{self}")
     }
 }
 
@@ -108,10 +106,6 @@ impl Credentials {
         Self::BearerFile { file, read: read_token }
     }
 
-    pub(crate) fn is_none(&self) -> bool {
-        matches!(self, Self::None)
-    }
-
     pub(crate) fn authorization(&self) -> Result<Option<String>, String> {
         match self {
             Self::None => Ok(None),
@@ -128,36 +122,35 @@ pub(crate) fn basic(name: &str, password: &Secret) -> String {
 }
 
 fn read_token(file: &Path) -> Result<String, String> {
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| format!("cannot read the token in {}: {error}", file.display()))?;
+    let name = file.display();
+    let text = std::fs::read_to_string(file);
+    let text = text.map_err(|error| format!("cannot read the token in {name}: {error}"))?;
     match text.trim() {
-        "" => Err(format!("there is no token in {}", file.display())),
+        "" => Err(format!("there is no token in {name}")),
         token => Ok(token.to_owned()),
     }
 }
 
-/// Wording of errors: what to call the server, and what an operator can do. Each advice follows a sentence that says
-/// what is wrong.
+/// Wording of errors: name of the server, and advice that follows a sentence that says what is wrong.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Advice {
     /// Name of the server, such as `the API server`.
     pub server: &'static str,
-    /// Name of the server, such as `the API server`.
-    pub untrusted: &'static str,
     /// Advice if its certificate is not signed by a trusted authority.
-    pub wrong_name: &'static str,
+    pub untrusted: &'static str,
     /// Advice if its certificate is for other names.
-    pub use_tls: &'static str,
+    pub wrong_name: &'static str,
     /// Advice if the server speaks TLS and we do not.
-    pub no_tls: &'static str,
+    pub use_tls: &'static str,
     /// Advice if we speak TLS and the server does not.
-    pub certificate_missing: &'static str,
+    pub no_tls: &'static str,
     /// Advice if the server wants a certificate and we have none.
+    pub certificate_missing: &'static str,
+    /// Advice if credentials would be sent without encryption.
     pub clear_text: &'static str,
 }
 
 impl Advice {
-    /// Advice for public servers.
     pub const GENERAL: Self = Self {
         server: "the server",
         untrusted: "add its authority to those that this machine trusts, or find out whether something on the way \

@@ -13,7 +13,6 @@ use tokio::time::timeout;
 /// Largest segment that both ends send: packets of 576 bytes, which every path must carry.
 const LARGEST_SEGMENT: u32 = 536;
 
-/// Connects to one address.
 pub(crate) async fn connect(address: SocketAddr) -> io::Result<flannel_common::TcpStream> {
     if let Some(connected) = simulation::world().map(|world| world.connect(address)) {
         return Ok(flannel_common::TcpStream::Simulated(connected.await?));

@@ -1,11 +1,11 @@
 //! Client for URLs of any server.
 
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Request, Response, Uri};
+use parking_lot::Mutex;
 
 use crate::client::{Client, Limits};
 use crate::proxy::Proxies;

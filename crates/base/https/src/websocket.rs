@@ -121,7 +121,6 @@ impl Reader {
         Ok(None)
     }
 
-    /// Takes a whole frame from the front.
     fn cut(&mut self) -> Result<Option<(bool, u8, Vec<u8>)>, String> {
         let Some((&[first, second], rest)) = self.buffer.split_first_chunk() else {
             return Ok(None);

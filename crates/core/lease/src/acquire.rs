@@ -10,7 +10,6 @@ use crate::known_by::public_port;
 use crate::net::Net;
 use crate::{KnownBy, Lease, LeaseAttrs, NetworkConfig, Subnet, SubnetSource};
 
-/// Host that asks for a subnet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claimant {
     pub public_ip: Option<Ipv4Addr>,

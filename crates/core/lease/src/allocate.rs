@@ -34,12 +34,10 @@ impl<N: Net> FreeMap<N> {
         &self.pool
     }
 
-    /// Number of free subnets.
     pub fn free(&self) -> u128 {
         self.free_count
     }
 
-    /// Whether `net` is a free subnet of the pool.
     pub fn is_free(&self, net: N) -> bool {
         self.pool.index_of(net).is_some_and(|index| {
             self.free.range(..=index).next_back().is_some_and(|(_, &end)| index < end)
@@ -101,7 +99,6 @@ impl<N: Net> FreeMap<N> {
         (0..=len).any(|len| self.held.contains_key(&(start & !host_mask::<N>(len), len)))
     }
 
-    /// Takes the indices from `first` up to `end` out of the free runs.
     fn cut(&mut self, first: u128, end: u128) {
         while let Some((&run_first, &run_end)) =
             self.free.range(..end).next_back().filter(|(_, run_end)| **run_end > first)

@@ -30,23 +30,8 @@ pub struct LeaseAttrs {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AttrsError {
-    #[error(
-        "lease attributes are not a JSON object of the known shape ({0}): write them as docs/lease-server.md has them"
-    )]
-    Json(String),
-    #[error(
-        "lease attribute {key} {value:?} is not an {family} address: write one, or leave it out"
-    )]
-    Address { key: &'static str, value: String, family: &'static str },
-    #[error(
-        "lease attribute {key} has {size} bytes, and may have {most}: restart flanneld on the node that wrote it"
-    )]
-    TooLarge { key: &'static str, size: usize, most: usize },
-    #[error("lease attribute {key} is nested {depth} deep: {MAX_JSON_DEPTH} is the most")]
-    Deep { key: &'static str, depth: usize },
-}
+#[error("{0}")]
+pub struct AttrsError(String);
 
 /// Name of an owner without a lease server's note of the machine: `node-2` of `node-2#4be1…` and `node-2@192.0.2.2`.
 pub fn owner_name(owner: &str) -> &str {
@@ -59,7 +44,6 @@ impl LeaseAttrs {
         self.owner.as_deref().map(owner_name)
     }
 
-    /// Address that the node announces in a family.
     pub fn public_address(&self, family: Family) -> Option<IpAddr> {
         match family {
             Family::V4 => self.public_ip.map(IpAddr::V4),
@@ -73,7 +57,6 @@ impl LeaseAttrs {
         v4.into_iter().chain(v6)
     }
 
-    /// What the node's backend announces for a family.
     pub fn data(&self, family: Family) -> Option<&RawJson> {
         match family {
             Family::V4 => self.backend_data.as_ref(),
@@ -124,7 +107,10 @@ impl LeaseAttrs {
             ("Owner", owner, MAX_OWNER_BYTES),
         ] {
             if size > most {
-                return Err(AttrsError::TooLarge { key, size, most });
+                return Err(AttrsError(format!(
+                    "lease attribute {key} has {size} bytes, and may have {most}: restart flanneld on the node that \
+                     wrote it"
+                )));
             }
         }
         Ok(())
@@ -137,7 +123,9 @@ impl LeaseAttrs {
         for (key, data) in data {
             let depth = data.as_ref().map_or(0, RawJson::depth);
             if depth > MAX_JSON_DEPTH {
-                return Err(AttrsError::Deep { key, depth });
+                return Err(AttrsError(format!(
+                    "lease attribute {key} is nested {depth} deep: {MAX_JSON_DEPTH} is the most"
+                )));
             }
         }
         Ok(())
@@ -181,7 +169,6 @@ impl LeaseAttrs {
 
 /// Most bytes of a lease beside its addresses. A backend's data are a MAC or a key.
 pub const MAX_DATA_BYTES: usize = 8 << 10;
-/// Most bytes of a backend's name.
 const MAX_BACKEND_TYPE_BYTES: usize = 64;
 /// Most bytes of an owner; the name of a Kubernetes Node has at most 253.
 const MAX_OWNER_BYTES: usize = 256;
@@ -205,7 +192,11 @@ impl<'de> Deserialize<'de> for LeaseAttrs {
 impl AttrsError {
     /// The message may quote the value, which anybody can have written.
     fn json(error: &impl ToString) -> Self {
-        Self::Json(shortened(&error.to_string()))
+        let error = shortened(&error.to_string());
+        Self(format!(
+            "lease attributes are not a JSON object of the known shape ({error}): write them as docs/lease-server.md \
+             has them"
+        ))
     }
 }
 
@@ -219,27 +210,31 @@ fn shortened(text: &str) -> String {
     flannel_common::shorten(text, MAX_SHOWN_BYTES).into_owned()
 }
 
+/// Refuses a text of which no address was read; the unspecified one stands for none.
+fn checked<A: Copy + Into<IpAddr>>(
+    (key, family): (&str, &str),
+    text: &str,
+    address: Option<A>,
+) -> Result<Option<A>, AttrsError> {
+    match address {
+        Some(address) => Ok(Some(address).filter(|address| !(*address).into().is_unspecified())),
+        None => Err(AttrsError(format!(
+            "lease attribute {key} {:?} is not an {family} address: write one, or leave it out",
+            shortened(text)
+        ))),
+    }
+}
+
 fn read_v4(text: &str) -> Result<Option<Ipv4Addr>, AttrsError> {
     let text = text.trim_matches('"');
     let mapped = || text.parse::<Ipv6Addr>().ok()?.to_ipv4_mapped();
-    let ip = text.parse().ok().or_else(mapped).ok_or_else(|| AttrsError::Address {
-        key: "PublicIP",
-        value: shortened(text),
-        family: "IPv4",
-    })?;
-    Ok(Some(ip).filter(|ip| !ip.is_unspecified()))
+    checked(("PublicIP", "IPv4"), text, text.parse().ok().or_else(mapped))
 }
 
 fn read_v6(text: &str) -> Result<Option<Ipv6Addr>, AttrsError> {
     let text = text.trim_matches('"');
-    let ip: Option<Ipv6Addr> =
-        text.parse().ok().filter(|ip: &Ipv6Addr| ip.to_ipv4_mapped().is_none());
-    let ip = ip.ok_or_else(|| AttrsError::Address {
-        key: "PublicIPv6",
-        value: shortened(text),
-        family: "IPv6",
-    })?;
-    Ok(Some(ip).filter(|ip| !ip.is_unspecified()))
+    let ip = text.parse().ok().filter(|ip: &Ipv6Addr| ip.to_ipv4_mapped().is_none());
+    checked(("PublicIPv6", "IPv6"), text, ip)
 }
 
 fn read_machine(text: &str) -> Option<NonZeroU64> {

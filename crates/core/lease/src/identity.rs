@@ -26,7 +26,6 @@ pub struct NodeIdentity {
 /// Evidence of a node's earlier runs when it starts or has lost its lease.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IdentityEvidence<'a> {
-    /// Subnet in the subnet file.
     pub previous: Option<Subnet>,
     /// Record kept on this machine.
     pub remembered: Option<&'a NodeIdentity>,
@@ -85,7 +84,6 @@ impl NodeIdentity {
         serde_json::from_str(text).map_err(|error| error.to_string())
     }
 
-    /// Whether this node wrote the lease last.
     pub fn wrote(&self, lease: &Lease, version: Version) -> bool {
         version != Version::UNKNOWN
             && self.version == version
@@ -95,7 +93,6 @@ impl NodeIdentity {
 }
 
 impl<'a> IdentityEvidence<'a> {
-    /// The subnet this node had.
     pub fn subnet(&self) -> Option<Subnet> {
         self.previous.or(self.remembered.map(NodeIdentity::subnet))
     }

@@ -13,7 +13,6 @@ pub struct Lease {
     pub attrs: LeaseAttrs,
 }
 
-/// End of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
     /// A reservation: made by an operator, it has no end and must never be given one.

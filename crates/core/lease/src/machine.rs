@@ -5,7 +5,6 @@ use std::num::NonZeroU64;
 
 use sha2::{Digest as _, Sha256};
 
-/// Key of the hash, the same for all of flannel.
 const HASH_KEY: [u8; 16] = *b"flannel-machine1";
 
 /// Hash of a machine id, equal on copies of one machine; `None` for a text that is no machine id.

@@ -40,13 +40,11 @@ pub trait Net: Copy + Debug + Display + Eq + Hash + Ord {
         (len <= Self::BITS).then(|| Self::around(address, len))
     }
 
-    /// The last address as an integer.
     fn end(&self) -> u128 {
         self.start() | host_mask::<Self>(self.prefix_len())
     }
 }
 
-/// The bits below a prefix of `len` bits.
 pub(crate) fn host_mask<N: Net>(len: u8) -> u128 {
     match N::BITS.saturating_sub(len) {
         128.. => u128::MAX,

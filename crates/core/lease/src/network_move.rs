@@ -10,11 +10,9 @@ use crate::{NetworkConfig, Subnet, SubnetSource};
 /// Loss of a node by a new config. Shown to an operator as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkMove {
-    /// The networks of the config in use.
     from: Vec<IpNet>,
     /// Networks that would be left. The other family may stay as it is.
     left: Vec<IpNet>,
-    /// Networks of the new config.
     to: Vec<IpNet>,
     /// This node's own subnet, if it would be lost.
     own: Option<Subnet>,
@@ -98,14 +96,11 @@ pub fn check_move<'a>(
     Err(NetworkMove { from, left, to, own, peers, is_assigned })
 }
 
-/// Effect of a config on one family.
 struct FamilyMove<N: Net> {
     current: Option<SubnetSource<N>>,
     next: Option<SubnetSource<N>>,
     own: Option<N>,
-    /// Peers inside the network in use.
     before: usize,
-    /// Peers inside the new one.
     after: usize,
 }
 

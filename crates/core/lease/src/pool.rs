@@ -38,7 +38,6 @@ impl<N: Net> Pool<N> {
         self.last
     }
 
-    /// Number of subnets to hand out.
     pub fn capacity(&self) -> u128 {
         ((self.last.start() - self.first.start()) >> self.shift()) + 1
     }

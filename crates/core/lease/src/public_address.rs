@@ -24,7 +24,6 @@ pub enum UnusableAddress {
     InPodNetwork(IpNet),
 }
 
-/// `networks`: those of the pods.
 pub fn check_public_address(ip: IpAddr, networks: &[IpNet]) -> Result<(), UnusableAddress> {
     let (is_many, is_reserved, is_link_local) = match ip {
         IpAddr::V4(v4) => {

@@ -18,7 +18,6 @@ pub struct RawJson(Box<str>);
 )]
 pub struct RawJsonError(String);
 
-/// Most bytes of an error about a value.
 const MAX_MESSAGE_BYTES: usize = 200;
 
 impl RawJson {

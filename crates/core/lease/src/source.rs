@@ -9,7 +9,6 @@ use crate::pool::Pool;
 /// Origin of subnets, which depends on the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SubnetOrigin {
-    /// The store assigns them.
     #[serde(rename = "assigned")]
     Store,
     /// Nodes take them from a pool that the network config describes.

@@ -67,7 +67,6 @@ impl Subnet {
         }
     }
 
-    /// The networks of both families, IPv4 first.
     pub fn nets(&self) -> impl Iterator<Item = IpNet> + Clone + use<> {
         let (v4, v6) = (self.v4().map(IpNet::V4), self.v6().map(IpNet::V6));
         v4.into_iter().chain(v6)

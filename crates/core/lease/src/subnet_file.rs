@@ -103,13 +103,11 @@ impl SubnetFile {
         keys.into_iter().filter(|(is, _)| *is).flat_map(|(_, keys)| keys).copied().collect()
     }
 
-    /// Pod networks, IPv4 first.
     pub fn all_networks(&self) -> Vec<IpNet> {
         let v4 = self.networks.iter().copied().map(IpNet::V4);
         v4.chain(self.ipv6_networks.iter().copied().map(IpNet::V6)).collect()
     }
 
-    /// The node's subnets, IPv4 first.
     pub fn subnets(&self) -> Vec<IpNet> {
         let v4 = self.subnet.map(IpNet::V4);
         v4.into_iter().chain(self.ipv6_subnet.map(IpNet::V6)).collect()

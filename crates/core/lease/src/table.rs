@@ -8,7 +8,6 @@ use crate::{Lease, LeaseAttrs, Subnet};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A peer has come.
     New(Lease),
     /// A peer's lease has other attributes than before, or what leads to it is to be thought over.
     Changed(Lease),
@@ -16,7 +15,6 @@ pub enum Change {
 }
 
 impl Change {
-    /// Whose lease it is about.
     pub fn subnet(&self) -> Subnet {
         match self {
             Self::New(lease) | Self::Changed(lease) => lease.subnet,
@@ -38,7 +36,6 @@ impl LeaseTable {
         Self::default()
     }
 
-    /// Tells which subnet is this node's own.
     pub fn set_own(&mut self, own: Option<Subnet>) -> Vec<Change> {
         if self.own == own {
             return Vec::new();

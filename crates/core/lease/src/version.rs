@@ -16,7 +16,6 @@ impl Version {
         Self(number)
     }
 
-    /// Number, for the store that gave it.
     pub const fn number(self) -> u64 {
         self.0
     }

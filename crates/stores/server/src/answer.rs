@@ -1,20 +1,20 @@
 //! Answers: JSON on success, and for a fault text for people or JSON for those who ask for it.
 
-use crate::embedded::AskError;
 use bytes::Bytes;
 use flannel_store::wire::{self, WireFault};
 use flannel_store::{Refusal, StoreError};
 use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
 
 use crate::body::{Body, RemainingBytes};
+use crate::embedded::AskError;
 use crate::snapshot_permits::SnapshotPermit;
 
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const LINES: HeaderValue = HeaderValue::from_static("application/x-ndjson; charset=utf-8");
 
-/// Reason for which a request is not carried out.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Fault {
     pub(crate) status: StatusCode,
@@ -29,8 +29,8 @@ impl Fault {
         Self { status, code, text: text.into(), lease: None, allow: "" }
     }
 
-    pub(crate) fn bad(text: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "bad-request", text)
+    pub(crate) fn bad(error: impl ToString) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad-request", error.to_string())
     }
 
     pub(crate) fn not_found(text: impl Into<String>) -> Self {
@@ -124,7 +124,6 @@ impl From<Refusal> for Fault {
     }
 }
 
-/// Whether the client asks for errors as JSON.
 pub(crate) fn wants_json<B>(request: &Request<B>) -> bool {
     let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
     accept.is_some_and(|accept| accept.contains("application/json"))
@@ -135,7 +134,7 @@ pub(crate) fn json(body: impl Into<Bytes>) -> Response<Body> {
 }
 
 pub(crate) fn snapshot(body: Bytes, permit: Option<SnapshotPermit>) -> Response<Body> {
-    with(Body::Complete(RemainingBytes::new(body, permit)), JSON)
+    with(RemainingBytes::new(body, permit).boxed_unsync(), JSON)
 }
 
 pub(crate) fn text(body: impl Into<Bytes>) -> Response<Body> {
@@ -151,7 +150,7 @@ pub(crate) fn lines(body: Body) -> Response<Body> {
 }
 
 fn of(body: Bytes, kind: HeaderValue) -> Response<Body> {
-    with(Body::Complete(RemainingBytes::new(body, None)), kind)
+    with(RemainingBytes::new(body, None).boxed_unsync(), kind)
 }
 
 fn with(body: Body, kind: HeaderValue) -> Response<Body> {

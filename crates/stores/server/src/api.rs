@@ -1,22 +1,18 @@
 //! The API: each path with each method.
 
-use crate::LeaseService;
+use std::convert::Infallible;
+use std::error::Error;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use flannel_lease::{Expiry, LeaseAttrs, NetworkName, Subnet, SubnetOrigin};
+use flannel_metrics::Format;
+use flannel_store::wire::{self, WireLease, WireNode, WireReservation};
 use flannel_store::{
     LogPosition, NodeAnswer, NodeRequest, PublicAddresses, Refusal, RequestId, StoreError,
     read_answer_body,
 };
-use std::convert::Infallible;
-use std::error::Error;
-use std::net::IpAddr;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
-
-use crate::lease_state::{Reply, Request as LeaseRequest, Who};
-use crate::watch_log::{AnswerStyle, WatchLog};
-use bytes::Bytes;
-use flannel_lease::{Expiry, LeaseAttrs, NetworkName, Subnet, SubnetOrigin};
-use flannel_metrics::Format;
-use flannel_store::wire::{self, WireError, WireLease, WireNode, WireReservation};
 use http::header::ACCEPT;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
@@ -26,14 +22,15 @@ use tokio::time::Instant;
 
 use crate::answer::{self, Fault};
 use crate::body::{Body, Events};
+use crate::lease_state::{Reply, Request as LeaseRequest, Who};
 use crate::limits::Limits;
 use crate::metrics::RequestCounters;
-use crate::revocation::Revocation;
+use crate::revocation::{self, Revocation};
 use crate::route::{Query, Route};
 use crate::snapshot_permits::SnapshotPermits;
-use crate::{OPENAPI, permission};
+use crate::watch_log::{AnswerStyle, WatchLog};
+use crate::{LeaseService, NetworkRequests, OPENAPI, permission};
 
-/// API without sockets.
 pub struct Api {
     service: Arc<dyn LeaseService>,
     limits: Limits,
@@ -41,7 +38,6 @@ pub struct Api {
     pub(crate) counted: RequestCounters,
 }
 
-/// Body of a request, wherever it comes from.
 pub(crate) trait RequestBody: HttpBody<Error: Into<Box<dyn Error + Send + Sync>>> {}
 
 impl<B: HttpBody<Error: Into<Box<dyn Error + Send + Sync>>>> RequestBody for B {}
@@ -58,7 +54,6 @@ impl Api {
         }
     }
 
-    /// Answers one request of a client that is identified.
     pub async fn respond<B>(
         &self,
         request: Request<B>,
@@ -68,7 +63,7 @@ impl Api {
         B: HttpBody<Error: Into<Box<dyn Error + Send + Sync>>>,
     {
         let wants_json = answer::wants_json(&request);
-        let answered = self.answer(request, || Ok((who, Revocation::never()))).await;
+        let answered = self.answer(request, || Ok((who, revocation::never()))).await;
         answered.unwrap_or_else(|fault| fault.response(wants_json))
     }
 
@@ -121,7 +116,8 @@ impl Api {
                 Ok(answer::json(node.to_json()))
             }
             (Route::Node(name), Method::PUT) => {
-                let how = wire::read_node_network(&self.read(request).await?).map_err(wrong)?;
+                let how =
+                    wire::read_node_network(&self.read(request).await?).map_err(Fault::bad)?;
                 self.service.network(&name)?.report(&who, &how).await?;
                 Ok(answer::text(""))
             }
@@ -174,7 +170,7 @@ impl Api {
                     cursor: query.next,
                     idle_timeout: self.idle_timeout(&query),
                     permits: self.permits.clone(),
-                    revoked: revocation.wait(),
+                    revoked: revocation,
                     _watching: self.counted.watching(),
                 };
                 Ok(answer::lines(events.into_body()))
@@ -182,29 +178,27 @@ impl Api {
             (Route::Reservations(name), Method::GET) => self.reservations(&name),
             (Route::Reservations(name), Method::POST) => {
                 let WireReservation { subnet, attrs } =
-                    WireReservation::read(&self.read(request).await?).map_err(wrong)?;
+                    WireReservation::read(&self.read(request).await?).map_err(Fault::bad)?;
                 self.done(&name, LeaseRequest::Reserve { subnet, attrs }).await
             }
             (Route::Reservation(name, subnet), Method::DELETE) => {
                 self.done(&name, LeaseRequest::Unreserve { subnet }).await
             }
             (Route::Request(name, id), Method::PUT) => {
-                self.watch_log(&name)?;
-                let placed = NodeRequest::read(&self.read(request).await?).map_err(wrong)?;
+                let requests = self.requests(&name)?;
+                let placed = NodeRequest::read(&self.read(request).await?).map_err(Fault::bad)?;
                 if placed.id != id {
                     return Err(Fault::bad("the request's Id is not the one of the path"));
                 }
-                self.service.network(&name)?.requests().store.place(&placed).await?;
+                requests.store.place(&placed).await?;
                 Ok(answer::text(""))
             }
             (Route::Request(name, id), Method::DELETE) => {
-                self.watch_log(&name)?;
-                self.service.network(&name)?.requests().store.withdraw(&id).await?;
+                self.requests(&name)?.store.withdraw(&id).await?;
                 Ok(answer::text(""))
             }
             (Route::Answers(name, id), Method::GET) => {
-                self.watch_log(&name)?;
-                let answers = self.service.network(&name)?.requests().store.answers(&id).await?;
+                let answers = self.requests(&name)?.store.answers(&id).await?;
                 Ok(answer::json(NodeAnswer::list_to_json(&answers)))
             }
             (Route::Answer(name, id, node), Method::PUT) => {
@@ -232,9 +226,9 @@ impl Api {
         if !is_own {
             return Err(Refusal::NotYours(node, Box::new(lease)).into());
         }
-        let body = read_answer_body(&self.read(request).await?).map_err(wrong)?;
+        let body = read_answer_body(&self.read(request).await?).map_err(Fault::bad)?;
         let not_asked = || Fault::not_found("nobody asks that of this node, or no longer");
-        let requests = self.service.network(name)?.requests();
+        let requests = self.requests(name)?;
         let stands = |request: &NodeRequest| request.id == *id && request.concerns(&node);
         if !requests.standing.borrow().iter().any(stands) {
             return Err(not_asked());
@@ -254,8 +248,7 @@ impl Api {
 
     /// Answers with the config. Who only reads is not a node, and gets none of its secrets.
     fn config(&self, name: &NetworkName, raw: bool, who: &Who) -> ApiResult {
-        let missing = || Refusal::NoNetwork(name.clone());
-        let watch_log = self.service.watch_logs().get(name).ok_or_else(missing)?;
+        let watch_log = self.watch_log(name)?;
         let text = || watch_log.config_text();
         let config = match (raw, who.only_reads()) {
             (true, true) => text().map(|text| flannel_backend::redact_config(&text).into()),
@@ -263,7 +256,7 @@ impl Api {
             (false, true) => watch_log.redacted_config(),
             (false, false) => watch_log.config(),
         };
-        Ok(answer::json(config.ok_or_else(missing)?))
+        Ok(answer::json(config.ok_or_else(|| Refusal::NoNetwork(name.clone()))?))
     }
 
     async fn put_lease(
@@ -274,7 +267,7 @@ impl Api {
         query: &Query,
         who: Who,
     ) -> ApiResult {
-        let lease = WireLease::read(&self.read(request).await?).map_err(wrong)?;
+        let lease = WireLease::read(&self.read(request).await?).map_err(Fault::bad)?;
         if lease.subnet.is_some_and(|of| of != subnet) {
             return Err(Fault::bad("the lease's Subnet is not the one of the path"));
         }
@@ -303,14 +296,17 @@ impl Api {
         Ok(answer::json(format!("[{}]\n", list.join(","))))
     }
 
-    fn watch_log(&self, name: &NetworkName) -> Result<Arc<WatchLog>, Fault> {
-        let missing = || Refusal::NoNetwork(name.clone());
-        let watch_log = self.service.watch_logs().get(name).ok_or_else(missing)?;
-        Ok(watch_log)
+    fn requests(&self, name: &NetworkName) -> Result<NetworkRequests, Fault> {
+        self.watch_log(name)?;
+        Ok(self.service.network(name)?.requests())
     }
 
-    /// Answers at once when there is news, else as soon as there is; in the end without any, so that dead connections do
-    /// not wait for ever. An answer that `is_snapshot` waits for a permit.
+    fn watch_log(&self, name: &NetworkName) -> Result<Arc<WatchLog>, Refusal> {
+        let missing = || Refusal::NoNetwork(name.clone());
+        self.service.watch_logs().get(name).ok_or_else(missing)
+    }
+
+    /// Waits for news, within a limit so that dead connections end. An answer that `is_snapshot` waits for a permit.
     async fn poll(
         &self,
         mut changes: watch::Receiver<u64>,
@@ -335,15 +331,9 @@ impl Api {
                 tokio::time::timeout_at(until, changes.changed()).await.ok()?.ok()?;
             }
         };
-        let lost = async {
-            match revocation.wait() {
-                Some(lost) => lost.await,
-                None => std::future::pending().await,
-            }
-        };
         let answered = tokio::select! {
             biased;
-            () = lost => return Err(Fault::unknown_client(
+            () = revocation => return Err(Fault::unknown_client(
                 "the token or certificate has been revoked: get a new one from the operator",
             )),
             answered = wait => answered,
@@ -383,18 +373,11 @@ impl Api {
         Ok(answer::text(""))
     }
 
-    /// Reads the body as text, within limits of size and time.
     async fn read(&self, request: Request<impl RequestBody>) -> Result<String, Fault> {
         let body = Limited::new(request.into_body(), self.limits.max_body_bytes).collect();
-        let slow = || {
-            Fault::new(
-                StatusCode::REQUEST_TIMEOUT,
-                "slow",
-                "the request's body was sent too slowly",
-            )
-        };
-        let body =
-            tokio::time::timeout(self.limits.body_timeout, body).await.map_err(|_| slow())?;
+        let text = "the request's body was sent too slowly";
+        let slow = |_| Fault::new(StatusCode::REQUEST_TIMEOUT, "slow", text);
+        let body = tokio::time::timeout(self.limits.body_timeout, body).await.map_err(slow)?;
         let body = body.map_err(|error| {
             if error.is::<LengthLimitError>() {
                 let text = format!("the body is longer than {} bytes", self.limits.max_body_bytes);
@@ -408,21 +391,16 @@ impl Api {
     }
 }
 
-fn wrong(error: WireError) -> Fault {
-    Fault::bad(error.to_string())
-}
-
 fn read_attrs(text: &str) -> Result<LeaseAttrs, Fault> {
     let attrs = LeaseAttrs::from_json(text.as_bytes());
-    let attrs = check_attrs(attrs.map_err(|error| Fault::bad(error.to_string()))?)?;
+    let attrs = check_attrs(attrs.map_err(Fault::bad)?)?;
     // A client does not choose the owner of a lease.
     Ok(LeaseAttrs { owner: None, ..attrs })
 }
 
 /// Refuses values that other clients could not handle.
 fn check_attrs(attrs: LeaseAttrs) -> Result<LeaseAttrs, Fault> {
-    attrs.check_depth().map_err(|error| Fault::bad(error.to_string()))?;
-    Ok(attrs)
+    attrs.check_depth().map(|()| attrs).map_err(Fault::bad)
 }
 
 /// Answer to a written config, with remarks for its writer.
@@ -433,9 +411,4 @@ fn remarked(name: &NetworkName, judged: &flannel_backend::UsableConfig) -> Respo
         text += &format!("warning: {remark}\n");
     }
     answer::text(text)
-}
-
-/// The IPv4 address of a peer of an IPv6 socket, where it has one.
-pub(crate) fn plain(address: IpAddr) -> IpAddr {
-    address.to_canonical()
 }

@@ -13,7 +13,6 @@ use crate::token_review::TokenVerdict;
 /// Name in a certificate that makes its holder an operator.
 const OPERATOR: &str = "flannel-admin";
 
-/// Evidence of a client's identity in a request, and its source.
 #[derive(Debug)]
 pub(crate) struct ClientEvidence<'a> {
     pub(crate) authorization: Option<&'a HeaderValue>,

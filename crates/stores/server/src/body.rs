@@ -2,36 +2,33 @@
 //! it has read what it was sent, it gets what has happened since. Long bodies are sent in chunks, so that the permit of a
 //! snapshot ends when the client has read it, not before.
 
-use flannel_store::{LogPosition, Requests, StoreFindings, requests_json};
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::watch_log::{AnswerStyle, WatchLog};
 use bytes::Bytes;
-use futures_util::stream::{self, Stream};
+use flannel_common::run_if_any;
+use flannel_store::{LogPosition, Requests, StoreFindings, requests_json};
+use futures_util::stream;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::watch;
 
 use crate::metrics::WatcherCount;
-use crate::revocation::RevocationFuture;
+use crate::revocation::Revocation;
 use crate::snapshot_permits::{PendingPermit, SnapshotPermit, SnapshotPermits};
+use crate::watch_log::{AnswerStyle, WatchLog};
 
-/// Longest time in which a stream sends nothing.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Most bytes that are handed to the connection at once.
 const CHUNK_BYTES: usize = 64 << 10;
 
-pub(crate) enum Body {
-    Complete(RemainingBytes),
-    Events(Pin<Box<dyn Stream<Item = Bytes> + Send>>),
-    Page(flannel_page::Body),
-}
+pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// Bytes that are still to be sent.
 #[derive(Default)]
 pub(crate) struct RemainingBytes {
     bytes: Bytes,
@@ -53,7 +50,26 @@ impl RemainingBytes {
     }
 }
 
-/// Stream of events for one client.
+impl HttpBody for RemainingBytes {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.get_mut().next().map(|piece| Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.bytes.len() as u64)
+    }
+}
+
 pub(crate) struct Events {
     pub(crate) watch_log: Arc<WatchLog>,
     pub(crate) style: AnswerStyle,
@@ -66,7 +82,7 @@ pub(crate) struct Events {
     pub(crate) idle_timeout: Option<Duration>,
     pub(crate) permits: SnapshotPermits,
     /// Ends the stream when the client has lost its rights.
-    pub(crate) revoked: Option<RevocationFuture>,
+    pub(crate) revoked: Revocation,
     pub(crate) _watching: WatcherCount,
 }
 
@@ -76,20 +92,19 @@ impl Events {
         self.requests.iter_mut().for_each(watch::Receiver::mark_changed);
         self.findings.iter_mut().for_each(watch::Receiver::mark_changed);
         let lines = Lines { events: self, changes, pending: None, rest: RemainingBytes::default() };
-        Body::Events(Box::pin(stream::unfold(lines, async |mut lines| {
+        let pieces = stream::unfold(lines, async |mut lines| {
             let piece = lines.next().await?;
-            Some((piece, lines))
-        })))
+            Some((Ok(Frame::data(piece)), lines))
+        });
+        BodyExt::boxed_unsync(StreamBody::new(pieces))
     }
 }
 
-/// Lines of a stream of events.
 struct Lines {
     events: Events,
     changes: watch::Receiver<u64>,
     /// Permit for a snapshot that is waited for.
     pending: Option<PendingPermit>,
-    /// Rest of the line that is being sent.
     rest: RemainingBytes,
 }
 
@@ -116,7 +131,7 @@ impl Lines {
         };
         *rest = tokio::select! {
             biased;
-            () = revocation(&mut events.revoked) => return None,
+            () = &mut events.revoked => return None,
             Some(piece) = std::future::ready(rest.next()) => return Some(piece),
             Some(now) = changed(&mut events.requests) => {
                 RemainingBytes::new(requests_json(&now).into(), None)
@@ -137,54 +152,11 @@ impl Lines {
     }
 }
 
-async fn revocation(revoked: &mut Option<RevocationFuture>) {
-    match revoked {
-        Some(revoked) => revoked.await,
-        None => std::future::pending().await,
-    }
-}
-
 /// Waits for the next value; without a receiver for ever. `None` when there will be no other.
 async fn changed<T: Clone>(receiver: &mut Option<watch::Receiver<T>>) -> Option<T> {
-    match receiver {
-        Some(receiver) => {
-            receiver.changed().await.ok()?;
-            Some(receiver.borrow_and_update().clone())
-        }
-        None => std::future::pending().await,
-    }
-}
-
-impl HttpBody for Body {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match self.get_mut() {
-            Self::Complete(rest) => Poll::Ready(rest.next().map(|piece| Ok(Frame::data(piece)))),
-            Self::Events(lines) => {
-                lines.as_mut().poll_next(context).map(|line| line.map(|line| Ok(Frame::data(line))))
-            }
-            Self::Page(page) => Pin::new(page).poll_frame(context),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Complete(rest) => rest.bytes.is_empty(),
-            Self::Events(_) => false,
-            Self::Page(page) => page.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Complete(rest) => SizeHint::with_exact(rest.bytes.len() as u64),
-            Self::Events(_) => SizeHint::new(),
-            Self::Page(page) => page.size_hint(),
-        }
-    }
+    run_if_any(receiver.as_mut().map(async |receiver| {
+        receiver.changed().await.ok()?;
+        Some(receiver.borrow_and_update().clone())
+    }))
+    .await
 }

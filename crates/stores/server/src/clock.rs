@@ -1,8 +1,9 @@
 //! The server's time: the machine's clock at the start, and from there on only forward and never in jumps, whoever sets
 //! that clock meanwhile. It stands still while the machine sleeps.
 
-use flannel_store::Millis;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use flannel_store::Millis;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
@@ -20,7 +21,6 @@ impl Clock {
     }
 }
 
-/// Time of the machine's clock.
 pub(crate) fn wall() -> Millis {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     since.as_millis() as Millis

@@ -7,7 +7,7 @@ use flannel_lease::{NetworkName, SubnetOrigin};
 use flannel_store::{Millis, NodeNetwork, PublicAddresses, RequestStore, Requests, StoreFindings};
 use tokio::sync::watch;
 
-use crate::embedded::{AskError, Embedded};
+use crate::embedded::{AskError, Embedded, EmbeddedStore};
 use crate::lease_state::{Reply, Request, Who};
 use crate::metrics::LogFigures;
 use crate::watch_log::WatchLogs;
@@ -23,7 +23,6 @@ pub trait LeaseService: Send + Sync {
         None
     }
 
-    /// Origin of the nodes' subnets.
     fn subnets(&self) -> SubnetOrigin {
         SubnetOrigin::Pool
     }
@@ -78,11 +77,11 @@ impl NetworkRequests {
 
 impl LeaseService for Embedded {
     fn watch_logs(&self) -> &Arc<WatchLogs> {
-        Self::watch_logs(self)
+        &self.watch_logs
     }
 
     fn now(&self) -> Millis {
-        Self::now(self)
+        self.clock.now()
     }
 
     fn log_figures(&self) -> Option<&LogFigures> {
@@ -90,22 +89,17 @@ impl LeaseService for Embedded {
     }
 
     fn network(&self, name: &NetworkName) -> Result<Arc<dyn ServedNetwork>, AskError> {
-        Ok(Arc::new(EmbeddedNetwork { embedded: self.clone(), name: name.clone() }))
+        Ok(Arc::new(EmbeddedStore::new(self.clone(), name.clone())))
     }
-}
-
-struct EmbeddedNetwork {
-    embedded: Embedded,
-    name: NetworkName,
 }
 
 #[async_trait]
-impl ServedNetwork for EmbeddedNetwork {
+impl ServedNetwork for EmbeddedStore {
     async fn ask(&self, request: Request) -> Result<Reply, AskError> {
-        self.embedded.ask(&self.name, request).await
+        self.embedded.ask(&self.network, request).await
     }
 
     fn requests(&self) -> NetworkRequests {
-        NetworkRequests::new(Arc::new(self.embedded.requests.of(&self.name)))
+        NetworkRequests::new(Arc::new(self.requests.clone()))
     }
 }

@@ -35,5 +35,4 @@ pub use serve::{BindError, Options, Server};
 pub use store_service::StoreService;
 pub use token_review::{AUDIENCE, ServiceAccountTokens, TokenReviewer, TokenVerdict};
 
-/// The description of the API.
 pub const OPENAPI: &str = include_str!("openapi.json");

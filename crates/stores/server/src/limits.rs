@@ -1,11 +1,11 @@
 //! Limits of what clients may use, and the counting for them.
 
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +63,6 @@ pub(crate) enum Payer {
     Client { name: Arc<str>, source: IpAddr },
 }
 
-/// Counts what each client takes.
 #[derive(Debug)]
 pub(crate) struct Meter {
     limits: Limits,

@@ -1,7 +1,7 @@
 //! User of the peer of a connection from this machine, by the kernel's table of sockets. So a server without
 //! authentication can still tell its operator from everybody else who can reach a port.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 /// Whether the other end is a socket of root, or of the user that this process runs as, in this network namespace.
 pub(crate) fn is_operator(peer: SocketAddr, local: SocketAddr) -> bool {
@@ -21,37 +21,29 @@ fn owner(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
 
 /// The owner in a table of sockets as `/proc/net/tcp` has it: the socket at the other end has its own address first.
 fn find_owner(table: &str, peer: SocketAddr, local: SocketAddr) -> Option<u32> {
-    let ends = [[v4(peer), v4(local)], [v6(peer), v6(local)]];
+    let (peer, local) = (forms(peer), forms(local));
     table.lines().skip(1).find_map(|line| {
         let mut words = line.split_ascii_whitespace().skip(1);
         let (from, to) = (words.next()?, words.next()?);
-        let is_it = |[peer, local]: &[Option<String>; 2]| {
-            peer.as_deref() == Some(from) && local.as_deref() == Some(to)
-        };
-        if !ends.iter().any(is_it) {
-            return None;
-        }
-        words.nth(4)?.parse().ok()
+        let is_it = peer.iter().zip(&local).any(|(peer, local)| peer == from && local == to);
+        if is_it { words.nth(4)?.parse().ok() } else { None }
     })
 }
 
-/// `0100007F:277D`: the bytes of the address as this machine reads a word of them.
-fn v4(address: SocketAddr) -> Option<String> {
-    let IpAddr::V4(ip) = address.ip().to_canonical() else { return None };
-    Some(format!("{:08X}:{:04X}", u32::from_ne_bytes(ip.octets()), address.port()))
+/// Forms of an address in the table; IPv4 is also as it stands in a socket of IPv6.
+fn forms(address: SocketAddr) -> Vec<String> {
+    let port = address.port();
+    match address.ip().to_canonical() {
+        IpAddr::V4(ip) => vec![form(&ip.octets(), port), form(&ip.to_ipv6_mapped().octets(), port)],
+        IpAddr::V6(ip) => vec![form(&ip.octets(), port)],
+    }
 }
 
-/// The same of four words; an IPv4 address as it stands in a socket of IPv6.
-fn v6(address: SocketAddr) -> Option<String> {
-    let ip: Ipv6Addr = match address.ip().to_canonical() {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-        IpAddr::V6(ip) => ip,
-    };
-    let octets = ip.octets();
+/// `0100007F:277D`: the bytes of the address as this machine reads words of them.
+fn form(octets: &[u8], port: u16) -> String {
     let (words, _) = octets.as_chunks::<4>();
-    let text: String =
-        words.iter().map(|word| format!("{:08X}", u32::from_ne_bytes(*word))).collect();
-    Some(format!("{text}:{:04X}", address.port()))
+    let words = words.iter().map(|word| format!("{:08X}", u32::from_ne_bytes(*word)));
+    format!("{}:{port:04X}", words.collect::<String>())
 }
 
 #[cfg(test)]

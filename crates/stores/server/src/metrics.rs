@@ -1,6 +1,5 @@
 //! Metrics of the server, for Prometheus.
 
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -8,14 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use flannel_lease::{NetworkConfig, SubnetOrigin, SubnetSource};
 use flannel_metrics::{Latency, Scrape, server};
 use http::{Method, StatusCode};
+use parking_lot::Mutex;
 
 use crate::LeaseService;
 
-/// Counters that are kept as things happen.
 #[derive(Debug, Default)]
 pub(crate) struct RequestCounters {
     requests: Mutex<BTreeMap<(&'static str, &'static str, u16), u64>>,
-    /// Connections that are open.
     pub(crate) open: AtomicUsize,
     watchers: Arc<AtomicUsize>,
 }

@@ -1,9 +1,9 @@
 //! Permissions of clients. Leases have their own rules, in the lease state: a node changes its own alone.
 
-use crate::lease_state::Who;
 use http::{Method, StatusCode};
 
 use crate::answer::Fault;
+use crate::lease_state::Who;
 use crate::route::{Query, Route};
 
 pub(crate) fn check(who: &Who, route: &Route, method: &Method, query: &Query) -> Result<(), Fault> {

@@ -1,10 +1,11 @@
 //! Values loaded from files, and loaded again when the files have changed. A file that cannot be read leaves the last
 //! value in place.
 
-use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
+
+use parking_lot::Mutex;
 
 type Load<T> = Box<dyn Fn() -> Result<T, String> + Send + Sync>;
 type FileStamp = Option<(SystemTime, u64, u64)>;

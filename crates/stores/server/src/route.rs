@@ -37,12 +37,9 @@ impl Route {
             .map(|part| unescape(part).ok_or_else(|| Fault::bad("the path is not UTF-8 text")))
             .collect::<Result<_, _>>()?;
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-        let name =
-            |text: &str| text.parse::<NetworkName>().map_err(|error| Fault::bad(error.to_string()));
-        let subnet =
-            |text: &str| text.parse::<Subnet>().map_err(|error| Fault::bad(error.to_string()));
-        let request =
-            |text: &str| text.parse::<RequestId>().map_err(|error| Fault::bad(error.to_string()));
+        let name = |text: &str| text.parse::<NetworkName>().map_err(Fault::bad);
+        let subnet = |text: &str| text.parse::<Subnet>().map_err(Fault::bad);
+        let request = |text: &str| text.parse::<RequestId>().map_err(Fault::bad);
         Ok(match parts[..] {
             ["v1"] | ["v1", ""] => Self::Networks,
             ["v1", network, "config"] => Self::Config(name(network)?),
@@ -84,7 +81,6 @@ impl Route {
         }
     }
 
-    /// Whether everybody may read it.
     pub(crate) fn is_public(&self) -> bool {
         matches!(self, Self::OpenApi | Self::Healthz)
     }
@@ -94,7 +90,6 @@ impl Route {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Query {
     pub(crate) next: Option<LogPosition>,
-    /// Time to wait for news.
     pub(crate) wait: Option<Duration>,
     pub(crate) previous: Option<Subnet>,
     pub(crate) version: Option<u64>,
@@ -119,16 +114,11 @@ impl Query {
             match key.as_str() {
                 "next" => revision = Some(number("next", &value)?),
                 "history" => {
-                    let read = wire::read_history(&value);
-                    history = Some(
-                        read.ok_or_else(|| Fault::bad("history is not a hexadecimal number"))?,
-                    );
+                    let wrong = || Fault::bad("history is not a hexadecimal number");
+                    history = Some(wire::read_history(&value).ok_or_else(wrong)?);
                 }
                 "wait" => read.wait = Some(Duration::from_secs(number("wait", &value)?)),
-                "previous" => {
-                    let subnet = value.parse::<Subnet>();
-                    read.previous = Some(subnet.map_err(|error| Fault::bad(error.to_string()))?);
-                }
+                "previous" => read.previous = Some(value.parse().map_err(Fault::bad)?),
                 "version" => read.version = Some(number("version", &value)?),
                 "force" => read.force = flag("force", &value)?,
                 "import" => read.import = flag("import", &value)?,
@@ -144,12 +134,10 @@ impl Query {
 }
 
 fn number(key: &str, value: &str) -> Result<u64, Fault> {
-    let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
-    value
-        .parse()
-        .ok()
-        .filter(|_| digits)
-        .ok_or_else(|| Fault::bad(format!("{key} is not a number")))
+    // `parse` takes a sign, too.
+    let digits = value.bytes().all(|byte| byte.is_ascii_digit());
+    let number = value.parse().ok().filter(|_| digits);
+    number.ok_or_else(|| Fault::bad(format!("{key} is not a number")))
 }
 
 fn flag(key: &str, value: &str) -> Result<bool, Fault> {

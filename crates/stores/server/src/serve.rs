@@ -1,6 +1,5 @@
 //! Connections: accepted within limits, with TLS or without, closed when they are slow.
 
-use crate::LeaseService;
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::lease_state::{ClientMachine, Who};
 use flannel_common::{ConnectionLimit, TcpListener, TcpStream, accept_connections};
 use flannel_https::certificate;
 use flannel_page::{Direct, NodeConnector, Page};
@@ -18,7 +16,7 @@ use flannel_store::remote::{Listen, TlsFiles, TokenFile};
 use flannel_store::wire;
 use http::header::{AUTHORIZATION, CONNECTION, EXPECT};
 use http::{HeaderValue, Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Limited};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -29,20 +27,20 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use crate::answer::{self, Fault};
-use crate::api::{Api, RequestBody, plain};
+use crate::api::{Api, RequestBody};
 use crate::auth::{self, ClientEvidence};
 use crate::body::Body;
-use crate::body_drain;
+use crate::body_drain::drain;
 use crate::browser::{self, ServerNames};
+use crate::lease_state::{ClientMachine, Who};
 use crate::leases_of_page::LeasesOfPage;
 use crate::limits::{ConnectionSlot, Limits, Meter, Payer};
-use crate::local_peer;
-use crate::permission;
 use crate::reload::Reloadable;
-use crate::revocation::{Review, Revocation, RevocationFuture};
+use crate::revocation::{self, Review, Revocation};
 use crate::route::{Query, Route};
 use crate::tls::Tls;
 use crate::token_review::{TokenReviewer, TokenReviews};
+use crate::{LeaseService, local_peer, permission};
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -105,7 +103,7 @@ impl Server {
             rustix::net::listen(socket, BACKLOG).map_err(|error| failed(error.into()))?;
         }
         let address = listener.local_addr().map_err(failed)?;
-        let elsewhere = !plain(address.ip()).is_loopback();
+        let elsewhere = !address.ip().to_canonical().is_loopback();
         if !with_tls && elsewhere {
             if !insecure {
                 return Err(BindError::Insecure(address));
@@ -143,7 +141,7 @@ impl Server {
         tracing::info!("Lease server listens on {scheme}://{}", self.address);
         let Self { listener, tls, tokens, reviews, names, limits, probe_port, .. } = self;
         let takes_tokens = tokens.is_some() || reviews.is_some();
-        let takes_certificates = tls.as_ref().is_some_and(|tls| tls.get().asks_for_certificates());
+        let takes_certificates = tls.as_ref().is_some_and(|tls| tls.get().clients.is_some());
         let asks_who = takes_tokens || takes_certificates;
         let nodes = probe_port.map(|port| Arc::new(Direct { port }) as Arc<dyn NodeConnector>);
         let shared = Arc::new(Shared {
@@ -166,7 +164,9 @@ impl Server {
             loop {
                 tokio::select! {
                     _ = file_check.tick() => shared.reload_files(),
-                    _ = certificate_check.tick() => shared.check_certificate(),
+                    _ = certificate_check.tick() => {
+                        shared.tls.iter().for_each(|tls| tls.get().warn_of_expiry());
+                    }
                 }
             }
         };
@@ -190,7 +190,6 @@ impl Server {
 
 /// Most bytes of a form of the page: it holds a token.
 const MAX_FORM_BYTES: usize = 8 << 10;
-/// Interval at which files are checked for changes.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval at which an expiring certificate of the server is logged.
 const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_secs(86_400);
@@ -293,14 +292,7 @@ impl Shared {
         }
     }
 
-    fn check_certificate(&self) {
-        if let Some(tls) = &self.tls {
-            tls.get().warn_of_expiry();
-        }
-    }
-
-    /// Identity of a client as of now. A server without authentication knows the operator of its own machine by the
-    /// socket.
+    /// Identity of a client as of now. Without authentication, the socket tells this machine's operator.
     fn who(&self, client: &Client, credentials: &Credentials) -> Result<Who, Fault> {
         if !self.asks_who {
             let is_operator = credentials.operator_wanted && client.is_local_operator();
@@ -319,12 +311,10 @@ impl Shared {
         let tokens = self.tokens.as_ref().map(Reloadable::get);
         let shown = client.certificate.as_ref();
         let good = shown.filter(|shown| self.is_accepted(shown));
+        let reviewed = credentials.token().zip(self.reviews.as_ref());
         let evidence = ClientEvidence {
             authorization: credentials.authorization.as_ref(),
-            reviewed: credentials
-                .token()
-                .zip(self.reviews.as_ref())
-                .and_then(|(token, reviews)| reviews.known(token)),
+            reviewed: reviewed.and_then(|(token, reviews)| reviews.known(token)),
             certificate: good.map(|shown| &shown.names),
             machine: &credentials.machine,
             source: client.source,
@@ -345,11 +335,11 @@ impl Shared {
         let (Some(reviews), Some(token)) = (&self.reviews, credentials.token()) else {
             return Ok(());
         };
-        if !reviews.is_due(token, Instant::now())
-            || self
-                .identify(client, credentials)
-                .is_ok_and(|who| who.machine != ClientMachine::Vouched)
-        {
+        let is_known_otherwise = || {
+            let who = self.identify(client, credentials);
+            who.is_ok_and(|who| who.machine != ClientMachine::Vouched)
+        };
+        if !reviews.is_due(token, Instant::now()) || is_known_otherwise() {
             return Ok(());
         }
         if reviews.known(token).is_none() && !self.charge(&Payer::Unknown(client.source)) {
@@ -379,10 +369,8 @@ impl Shared {
         if is_public || self.takes_tokens && head.headers.contains_key(AUTHORIZATION) {
             return Ok(());
         }
-        let of_certificate = self.tls.as_ref().map(|tls| tls.get().names().to_vec());
-        let names = ServerNames::new(
-            self.names.iter().cloned().chain(of_certificate.into_iter().flatten()),
-        );
+        let of_certificate = self.tls.iter().flat_map(|tls| tls.get().names.clone());
+        let names = ServerNames::new(self.names.iter().cloned().chain(of_certificate));
         browser::check_site(head, &names, self.tls.is_some())?;
         browser::check_content(head, judge_body)
     }
@@ -406,7 +394,6 @@ fn too_many() -> Fault {
     Fault::new(StatusCode::TOO_MANY_REQUESTS, "too-many", text)
 }
 
-/// Peer of a connection.
 struct Client {
     source: IpAddr,
     certificate: Option<ClientCertificate>,
@@ -423,12 +410,10 @@ impl Client {
     }
 }
 
-/// Credentials that a request carries.
 #[derive(Clone, Debug)]
 struct Credentials {
     authorization: Option<HeaderValue>,
     machine: ClientMachine,
-    /// Whether the request needs an operator.
     operator_wanted: bool,
 }
 
@@ -478,7 +463,7 @@ impl Drop for ClientConnection {
 impl ClientConnection {
     /// Counts a new connection; `None` when there are too many, in all or from its address.
     fn admit(shared: &Arc<Shared>, peer: SocketAddr) -> Option<Self> {
-        let source = plain(peer.ip());
+        let source = peer.ip().to_canonical();
         let room = shared.api.counted.open.load(Ordering::Relaxed) < shared.limits.connections;
         let Some(slot) = room.then(|| shared.meter.connected(source)).flatten() else {
             tracing::debug!(%source, "too many connections: refusing one");
@@ -546,14 +531,14 @@ impl ClientConnection {
             let wants_json = answer::wants_json(&request);
             // A client that waits for `100 Continue` before it sends its body does not get one.
             let waits = request.headers().contains_key(EXPECT);
-            let (head, body) = request.into_parts();
+            let (head, mut body) = request.into_parts();
             let (path, method) = (head.uri.path().to_owned(), head.method.clone());
-            let (body, drain) = body_drain::share(body);
-            let answered = client_connection.answer(client, Request::from_parts(head, body)).await;
+            let request = Request::from_parts(head, &mut body);
+            let answered = client_connection.answer(client, request).await;
             let mut response = answered.unwrap_or_else(|fault| fault.response(wants_json));
             client_connection.shared.api.counted.request(&path, &method, response.status());
             let most = if waits { 0 } else { client_connection.shared.limits.max_body_bytes };
-            if !drain.finish(most).await {
+            if !drain(body, most).await {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Ok::<_, Infallible>(response)
@@ -622,7 +607,7 @@ impl ClientConnection {
             !shared.asks_who || who.is_ok_and(|who| who.admin)
         };
         let is_tls = self.shared.tls.is_some();
-        self.shared.page.respond(&head, &form, is_tls, gate).await.map(Body::Page)
+        self.shared.page.respond(&head, &form, is_tls, gate).await.map(BodyExt::boxed_unsync)
     }
 
     fn who(
@@ -634,14 +619,14 @@ impl ClientConnection {
         let reloads = self.shared.reloads.subscribe();
         let who = self.shared.who(client, &credentials)?;
         if !self.shared.asks_who {
-            return Ok((who, Revocation::never()));
+            return Ok((who, revocation::never()));
         }
         let (shared, client, before) = (self.shared.clone(), client.clone(), who.clone());
         let review = (who.machine == ClientMachine::Vouched).then(|| {
             let (shared, credentials) = (shared.clone(), credentials.clone());
             let review = move || {
                 let (shared, credentials) = (shared.clone(), credentials.clone());
-                Box::pin(async move { shared.review_again(&credentials).await }) as RevocationFuture
+                Box::pin(async move { shared.review_again(&credentials).await }) as Revocation
             };
             Box::new(review) as Review
         });
@@ -649,13 +634,6 @@ impl ClientConnection {
             let now = shared.who(&client, &credentials);
             now.is_ok_and(|now| now == before)
         };
-        let revocation = Revocation::new(reloads, still);
-        Ok((
-            who,
-            match review {
-                Some(review) => revocation.with_review(review),
-                None => revocation,
-            },
-        ))
+        Ok((who, revocation::wait(reloads, still, review)))
     }
 }

@@ -17,15 +17,15 @@ use rustls::{RootCertStore, ServerConfig};
 /// Time before the end of the server's certificate at which warnings begin.
 const EXPIRY_WARNING: Duration = Duration::from_secs(30 * 86_400);
 
-/// TLS settings of the server.
 pub(crate) struct Tls {
     pub(crate) config: Arc<ServerConfig>,
     cert: PathBuf,
     /// End of the server's own certificate.
     end: Option<SystemTime>,
-    clients: Option<Arc<dyn ClientCertVerifier>>,
+    /// Verifies clients, where they are known by certificates.
+    pub(crate) clients: Option<Arc<dyn ClientCertVerifier>>,
     /// Names in the server's own certificate.
-    names: Vec<String>,
+    pub(crate) names: Vec<String>,
 }
 
 impl Tls {
@@ -52,15 +52,6 @@ impl Tls {
         Ok(this)
     }
 
-    pub(crate) fn names(&self) -> &[String] {
-        &self.names
-    }
-
-    /// Whether clients are known by certificates.
-    pub(crate) fn asks_for_certificates(&self) -> bool {
-        self.clients.is_some()
-    }
-
     /// Logs if the server's own certificate expires soon or has expired, since nobody can connect then.
     pub(crate) fn warn_of_expiry(&self) {
         let Some(end) = self.end else { return };
@@ -85,10 +76,9 @@ impl Tls {
 
     /// Whether a certificate that was accepted once would be so again.
     pub(crate) fn accepts(&self, chain: &[CertificateDer<'static>]) -> bool {
-        let Some((first, rest)) = chain.split_first() else { return false };
-        let verified =
-            self.clients.as_ref().map(|v| v.verify_client_cert(first, rest, UnixTime::now()));
-        verified.is_some_and(|result| result.is_ok())
+        self.clients.as_ref().zip(chain.split_first()).is_some_and(|(clients, (first, rest))| {
+            clients.verify_client_cert(first, rest, UnixTime::now()).is_ok()
+        })
     }
 }
 

@@ -1,7 +1,6 @@
 //! Tokens of a Kubernetes ServiceAccount: the API server says whether one is good and which node the pod that has it runs
 //! on. So every node has a token of its own without anybody making one, and none can speak for another.
 
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -10,6 +9,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use flannel_https::sha256;
 use flannel_kube::api::Api;
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 /// Audience that a token must have been made for.
@@ -19,21 +19,17 @@ const ACCEPTED_LIFETIME: Duration = Duration::from_secs(60);
 const REFUSED_LIFETIME: Duration = Duration::from_secs(5);
 /// Most verdicts that are kept; expired ones go first.
 const MAX_VERDICTS: usize = 20_000;
-/// Most reviews at the API server at once.
 const CONCURRENT_REVIEWS: usize = 8;
 /// Most bytes of a token, longer than any of a ServiceAccount.
 const MAX_TOKEN_BYTES: usize = 8 << 10;
 
-/// Result of a token's review.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenVerdict {
     /// The token is good, and of a pod on this node.
     Node(Arc<str>),
-    /// Reason why it is not good.
     Refused(String),
 }
 
-/// Reviewer of tokens.
 #[async_trait]
 pub trait TokenReviewer: Send + Sync + Debug {
     /// Reviews a token; the error says why that was not possible.

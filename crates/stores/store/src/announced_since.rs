@@ -31,7 +31,6 @@ impl AnnouncedSince {
         self.number.get()
     }
 
-    /// Whether the lease announced it from there on, and not before.
     pub const fn is_exact(self) -> bool {
         self.is_exact
     }

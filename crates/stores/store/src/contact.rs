@@ -22,7 +22,6 @@ impl Contact {
         self.0.last.store(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Notes that the watch had to be opened again.
     pub fn note_restart(&self) {
         self.0.restarts.fetch_add(1, Ordering::Relaxed);
     }
@@ -32,7 +31,6 @@ impl Contact {
         (last > 0).then(|| UNIX_EPOCH + Duration::from_millis(last))
     }
 
-    /// Number of times that the watch had to be opened again.
     pub fn restarts(&self) -> u64 {
         self.0.restarts.load(Ordering::Relaxed)
     }

@@ -29,11 +29,9 @@ pub enum StoreError {
     #[error("cannot {attempted}: {refusal}")]
     Rejected { attempted: String, refusal: Box<Refusal> },
 
-    /// Our key is gone: it expired, or was deleted.
     #[error("the lease {key} no longer exists: acquire a new one")]
     Lost { key: String },
 
-    /// Somebody else has written our key.
     #[error(
         "the lease {key} now belongs to {owner}: two nodes use the same subnet or public address; \
          acquire a new one",
@@ -44,7 +42,6 @@ pub enum StoreError {
     #[error(transparent)]
     OutOfSubnets(Box<AcquireError>),
 
-    /// Other nodes were quicker each time.
     #[error("no subnet after {tries} tries, each time another node was quicker: try again")]
     Contended { tries: u32 },
 
@@ -52,11 +49,9 @@ pub enum StoreError {
     #[error("no subnet assigned yet: {reason}; {fix}")]
     NotAssignedYet { reason: String, fix: String },
 
-    /// A value of the store cannot be understood.
     #[error("{key} cannot be read: {reason}; write it again")]
     Corrupt { key: String, reason: String },
 
-    /// The options given make no store.
     #[error("{option}: {reason}")]
     Misconfigured { option: String, reason: String },
 }
@@ -82,9 +77,8 @@ impl From<AcquireError> for StoreError {
 }
 
 fn owner(lease: &Lease) -> String {
-    match (lease.attrs.public_ip, lease.attrs.public_ipv6) {
-        (Some(v4), _) => v4.to_string(),
-        (None, Some(v6)) => v6.to_string(),
-        (None, None) => "a node whose attributes cannot be read".to_owned(),
+    match lease.attrs.public_addresses().next() {
+        Some(address) => address.to_string(),
+        None => "a node whose attributes cannot be read".to_owned(),
     }
 }

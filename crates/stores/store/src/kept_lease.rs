@@ -12,12 +12,10 @@ pub struct KeptLease {
     pub attrs: LeaseAttrs,
     /// `None` for a reservation.
     pub expires: Option<Millis>,
-    /// The revision that wrote it.
     pub version: u64,
     /// Client that acquired it, where clients have names, and its machine.
     pub owner: Option<Box<str>>,
-    /// Since when it announces what it does, by the account of the store behind the server. An embedded store has none:
-    /// in it no two leases announce the same.
+    /// When it began to announce what it does, by a store behind the server: in an embedded one no two do the same.
     pub since: Option<AnnouncedSince>,
 }
 
@@ -35,7 +33,6 @@ impl KeptLease {
     }
 }
 
-/// Splits the owner off the attributes.
 pub fn split_owner(mut attrs: LeaseAttrs) -> (LeaseAttrs, Option<Box<str>>) {
     let owner = attrs.owner.take();
     (attrs, owner)

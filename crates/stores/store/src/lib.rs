@@ -27,7 +27,7 @@ pub mod wire;
 pub use announced_since::AnnouncedSince;
 pub use contact::Contact;
 pub use error::StoreError;
-pub use etcd::{ClusterPin, EtcdKey, EtcdKeys, EtcdOptions, EtcdStore, Secret};
+pub use etcd::{ClusterPin, EtcdOptions, EtcdStore, Secret};
 pub use flannel_lease::MAX_DATA_BYTES;
 pub use kept_lease::{KeptLease, Millis, split_owner};
 pub use log_position::LogPosition;

@@ -38,10 +38,8 @@ pub trait RequestStore: Send + Sync {
     /// while the store is unreachable. Must be called within a tokio runtime.
     fn follow(&self) -> watch::Receiver<Requests>;
 
-    /// Makes one change.
     async fn write(&self, change: RequestChange<'_>) -> Result<(), StoreError>;
 
-    /// Answers that nodes have given so far.
     async fn answers(&self, to: &RequestId) -> Result<Vec<NodeAnswer>, StoreError>;
 }
 
@@ -54,8 +52,7 @@ pub enum RequestChange<'a> {
 }
 
 impl dyn RequestStore + '_ {
-    /// Places a request, in place of the former one of that name. It stands for [`REQUEST_LIFETIME`], and as long again
-    /// whenever it is placed again.
+    /// Places a request, or again, for another [`REQUEST_LIFETIME`].
     pub async fn place(&self, request: &NodeRequest) -> Result<(), StoreError> {
         self.write(RequestChange::Place(request)).await
     }
@@ -144,14 +141,12 @@ fn is_word(text: &str) -> bool {
     !text.is_empty() && text.len() <= 64 && text.bytes().all(plain)
 }
 
-/// A request of an operator to some nodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct NodeRequest {
     pub id: RequestId,
     /// Kind of the task; a node that does not know it does nothing.
     pub kind: String,
-    /// Subnets of the nodes that are to do it.
     pub nodes: Vec<Subnet>,
     /// Time after which a node stops that no longer hears of it because its store is unreachable.
     #[serde(rename = "Seconds", with = "seconds")]
@@ -257,7 +252,6 @@ fn check_size(json: &str) -> Result<(), WireError> {
     }
 }
 
-/// A duration in whole seconds.
 mod seconds {
     use std::time::Duration;
 

@@ -16,8 +16,7 @@ const TRY_PAUSES: Backoff = Backoff::new(Duration::from_millis(20), Duration::fr
 /// The store of a node: it gets, keeps and renews one lease, and does what operators request.
 #[async_trait]
 pub trait NodeStore: Store {
-    /// Addresses at which this node is to be known to others, where an operator has written them here: they
-    /// count more than the node's own options.
+    /// Addresses that an operator has written here for this node: they count more than the node's own options.
     async fn public_addresses(&self) -> Result<PublicAddresses, StoreError> {
         Ok(PublicAddresses::default())
     }
@@ -40,12 +39,10 @@ pub trait NodeStore: Store {
     /// [`StoreError::Lost`] when it is gone, [`StoreError::Taken`] when another node wrote it.
     async fn renew(&self, held: &Held, attrs: &LeaseAttrs) -> Result<Held, StoreError>;
 
-    /// This node's addresses have changed: connections from the old ones are dead, although
-    /// it takes seconds until that shows. Make new ones.
+    /// Connections are dead, since this node's addresses have changed, although that shows only later: makes new ones.
     fn node_moved(&self) {}
 
-    /// Records whether this node's network works. It may retry for as long as it needs; it is
-    /// dropped as soon as there is something newer to report.
+    /// Records whether this node's network works, with retries. It is dropped when there is something newer to report.
     async fn report(&self, _network: &NodeNetwork) {}
 }
 
@@ -81,8 +78,7 @@ pub async fn acquire<S: NodeStore + ?Sized>(
 /// State of a node that asks for a subnet, and of all others at the same instant.
 #[derive(Debug)]
 pub struct Recalled {
-    /// Attributes that the node last announced. Parts of its identity live nowhere else, such as the address
-    /// of a device that a reboot has removed.
+    /// Attributes last announced, the only record of parts of its identity, such as a device's address after a reboot.
     pub announced: Option<LeaseAttrs>,
     pub snapshot: Snapshot,
     attempt: Box<dyn AcquireAttempt>,
@@ -109,8 +105,7 @@ impl Recalled {
         Self { announced, snapshot, attempt: Box::new(attempt) }
     }
 
-    /// State of a node that is known by its address: the lease it would keep has its former attributes; else
-    /// one that it would throw away.
+    /// State of a node known by its address, with the attributes of the lease it would keep, else throw away.
     pub fn by_address(
         config: &NetworkConfig,
         me: &Claimant,
@@ -138,7 +133,6 @@ impl Recalled {
         Ok(with_lease(snapshot, config, held))
     }
 
-    /// The lease on this subnet.
     pub fn lease(&self, subnet: &Subnet) -> Option<&StoredLease> {
         self.snapshot.leases.iter().find(|stored| stored.lease.subnet == *subnet)
     }
@@ -173,7 +167,6 @@ pub struct Page {
     pub leases: Vec<Lease>,
 }
 
-/// Called with each page.
 pub type Pages<'a> = &'a mut (dyn FnMut(Page) + Send);
 
 /// Our lease, and the list it was chosen from with our lease in it, so that no second listing is needed.
@@ -200,14 +193,12 @@ impl Claim {
     }
 }
 
-/// Addresses at which a node is known to others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PublicAddresses {
     pub v4: Option<Ipv4Addr>,
     pub v6: Option<Ipv6Addr>,
 }
 
-/// Whether pods of this node reach those of others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeNetwork {
     Works,

@@ -5,7 +5,6 @@ use flannel_lease::{LeaseAttrs, NetworkConfig, Subnet};
 
 use crate::{Held, Refusal, Snapshot, Store, StoreError};
 
-/// The store of an operator.
 #[async_trait]
 pub trait OperatorStore: Store {
     /// The network config byte for byte as it was written.
@@ -18,16 +17,13 @@ pub trait OperatorStore: Store {
     /// All leases with when they end.
     async fn list(&self) -> Result<Vec<Held>, StoreError>;
 
-    /// Checks the config and writes it. One that would leave live leases outside the network is refused unless
-    /// `force` says otherwise.
+    /// Checks and writes the config. One that would leave live leases outside is refused, unless with `force`.
     async fn set_config(&self, text: &str, force: bool) -> Result<(), StoreError>;
 
-    /// The pool that nodes take their subnets from, for a change of it. Where subnets are assigned there is none,
-    /// and the error says what to do instead.
+    /// The pool, for a change of it. Where subnets are assigned, the error says what to do instead.
     async fn pool(&self, change: PoolChange) -> Result<&dyn SubnetPool, StoreError>;
 }
 
-/// Change of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolChange {
     Reserve(Subnet),
@@ -44,8 +40,7 @@ pub trait SubnetPool: OperatorStore {
     /// Makes a reservation a lease of a day.
     async fn unreserve(&self, subnet: &Subnet) -> Result<(), StoreError>;
 
-    /// Gives a lease back that a node holds. A reservation stays, and so does a lease that another node has
-    /// taken since.
+    /// Gives a lease back that a node holds; not a reservation, nor what another node has taken since.
     async fn release(&self, held: &Held) -> Result<(), StoreError>;
 
     /// Takes a lease away. A reservation is refused.

@@ -4,8 +4,7 @@ use std::net::IpAddr;
 
 use flannel_backend::{BackendError, LinkIdentity};
 use flannel_lease::{
-    AcquireError, ConfigError, LeaseAttrs, MAX_DATA_BYTES, NetworkName, NoAddress, Subnet,
-    owner_name,
+    AcquireError, ConfigError, MAX_DATA_BYTES, NetworkName, NoAddress, Subnet, owner_name,
 };
 
 use super::KeptLease;
@@ -87,7 +86,6 @@ pub enum Refusal {
          Node's name (flannelctl pki token NAME)"
     )]
     NoName,
-    /// Text of a refusal by another server.
     #[error("{0}")]
     Elsewhere(String),
 }
@@ -103,8 +101,7 @@ impl Refusal {
 }
 
 fn at(entry: &KeptLease) -> String {
-    let v4 = entry.attrs.public_ip.map(IpAddr::V4);
-    let address = v4.or(entry.attrs.public_ipv6.map(IpAddr::V6));
+    let address = entry.attrs.public_addresses().next();
     address.map(|address| format!(", at {address}")).unwrap_or_default()
 }
 
@@ -136,20 +133,14 @@ impl From<ConfigError> for Refusal {
 
 /// Whose it is, and what an operator can do if that node will not come back.
 fn not_yours(subnet: &Subnet, entry: &KeptLease) -> String {
-    let parts = [subnet.v4().map(|net| net.to_string()), subnet.v6().map(|net| net.to_string())];
-    let text = parts.into_iter().flatten().collect::<Vec<_>>().join(",");
-    let LeaseAttrs { public_ip, public_ipv6, .. } = entry.attrs;
-    let address = public_ip.map(IpAddr::V4).or(public_ipv6.map(IpAddr::V6));
-    let whose = match (&entry.owner, address) {
+    let text = subnet.nets().map(|net| net.to_string()).collect::<Vec<_>>().join(",");
+    let whose = match (&entry.owner, entry.attrs.public_addresses().next()) {
         (Some(owner), _) => owner_name(owner).to_owned(),
         (None, Some(address)) => format!("the node at {address}"),
         (None, None) => "another node".to_owned(),
     };
-    let reserved = if entry.expires.is_none() {
-        format!("`flannelctl unreserve {text}` and ")
-    } else {
-        String::new()
-    };
+    let unreserve = || format!("`flannelctl unreserve {text}` and ");
+    let reserved = entry.expires.is_none().then(unreserve).unwrap_or_default();
     format!(
         "the lease {text} is not this client's to change: it belongs to {whose}; if that node is gone, and this \
          one has taken its place, an operator frees it with {reserved}`flannelctl release {text}`"

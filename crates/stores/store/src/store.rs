@@ -9,10 +9,8 @@ use tokio::sync::mpsc;
 
 use crate::{AnnouncedSince, Contact, RequestStore, StoreError, StoreFindings};
 
-/// Example of a config, for messages.
 pub const EXAMPLE_CONFIG: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
-/// A lease this node holds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Held {
     pub lease: Lease,
@@ -77,7 +75,6 @@ pub struct Snapshot {
 /// A change in the store, in the order it happened there.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StoreEvent {
-    /// The network config's present text.
     Config(String),
     ConfigGone,
     /// All leases: what is not among them is gone. Sent when events may have been missed.
@@ -90,7 +87,6 @@ pub enum StoreEvent {
     Assigned(Option<Subnet>),
     /// The store is unreachable, and why. Once per loss; what was known stays true meanwhile.
     Down(String),
-    /// The store is reachable again.
     Up,
 }
 
@@ -136,6 +132,5 @@ pub trait Store: Send + Sync {
     /// itself until the receiver is dropped. Must be called within a tokio runtime.
     fn watch(&self, cursor: Cursor) -> mpsc::Receiver<StoreEvent>;
 
-    /// Requests of operators to nodes, and the answers.
     fn requests(&self) -> &dyn RequestStore;
 }

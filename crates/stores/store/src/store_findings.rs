@@ -26,9 +26,7 @@ pub struct StoreFindings {
 #[serde(rename_all = "PascalCase")]
 pub struct LeaseConflict {
     pub subnet: Subnet,
-    /// The node that gets packets.
     pub holder: Box<str>,
-    /// The nodes that get nothing.
     pub others: Vec<Box<str>>,
 }
 

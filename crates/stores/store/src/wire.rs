@@ -7,22 +7,18 @@ use std::time::{Duration, SystemTime};
 
 use flannel_lease::{Expiry, Lease, LeaseAttrs, Subnet, SubnetOrigin, Version, owner_name};
 use ipnet::{Ipv4Net, Ipv6Net};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::LogPosition;
-use crate::{AnnouncedSince, NodeNetwork, StoredLease};
-use crate::{KeptLease, Millis};
+use crate::{AnnouncedSince, KeptLease, LogPosition, Millis, NodeNetwork, StoredLease};
 
 /// Go's zero time, which stands for "never".
 const NEVER: &str = "0001-01-01T00:00:00Z";
 
-/// The header with the server's time in milliseconds, by which leases end there: its machine's clock
-/// and ours may say something else.
+/// Header with the server's time in milliseconds, by which leases end there, whatever our clock says.
 pub const TIME_HEADER: &str = "flannel-time";
 
-/// The header with a secret that a node has made for itself. A client with a node's token may be another machine; one that
-/// has this, too, is the one that acquired the lease.
+/// Header with a secret that a node has made for itself, to be told from another machine with the same token.
 pub const NODE_SECRET_HEADER: &str = "flannel-node-secret";
 
 /// Longest life of a lease that is read from the other side, a hundred years, so that its end can be computed.
@@ -71,7 +67,6 @@ fn rfc3339(at: Millis) -> String {
     at.to_string()
 }
 
-/// A lease as the other side wrote it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WireLease {
     pub subnet: Option<Subnet>,
@@ -81,7 +76,7 @@ pub struct WireLease {
     pub ttl: Option<Duration>,
     /// Whom the server has given it to.
     pub owner: Option<String>,
-    /// Since when it announces what it does, by the account of the server's store.
+    /// When it began to announce what it does, by the account of the server's store.
     pub since: Option<AnnouncedSince>,
 }
 
@@ -225,48 +220,27 @@ impl WireReservation {
 /// The code of the refusal that says: nothing is assigned to this node yet.
 pub const NOT_ASSIGNED_YET: &str = "not-assigned-yet";
 
-/// The server's answer to a node about the node itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The server's answer to a node about the node itself. An older server says nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
 pub struct WireNode {
     /// Name of the node, where clients have names.
     pub name: Option<String>,
     pub subnets: SubnetOrigin,
     /// At which an operator wants it to be known to others.
+    #[serde(rename = "PublicIP")]
     pub v4: Option<Ipv4Addr>,
+    #[serde(rename = "PublicIPv6")]
     pub v6: Option<Ipv6Addr>,
 }
 
-const ASSIGNED: &str = "assigned";
-
 impl WireNode {
     pub fn to_json(&self) -> String {
-        let subnets = match self.subnets {
-            SubnetOrigin::Pool => "pool",
-            SubnetOrigin::Store => ASSIGNED,
-        };
-        let Self { name, v4, v6, .. } = self;
-        let node =
-            serde_json::json!({"Name": name, "Subnets": subnets, "PublicIP": v4, "PublicIPv6": v6});
-        format!("{node}\n")
+        serde_json::to_string(self).unwrap_or_default() + "\n"
     }
 
     pub fn read(json: &str) -> Result<Self, WireError> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "PascalCase")]
-        struct Raw {
-            #[serde(default)]
-            name: Option<String>,
-            #[serde(default)]
-            subnets: Option<String>,
-            #[serde(rename = "PublicIP", default)]
-            v4: Option<Ipv4Addr>,
-            #[serde(rename = "PublicIPv6", default)]
-            v6: Option<Ipv6Addr>,
-        }
-        let Raw { name, subnets, v4, v6 } = from_json(json)?;
-        let assigned = subnets.as_deref() == Some(ASSIGNED);
-        let subnets = if assigned { SubnetOrigin::Store } else { SubnetOrigin::Pool };
-        Ok(Self { name, subnets, v4, v6 })
+        from_json(json)
     }
 }
 
@@ -304,8 +278,7 @@ pub struct WatchResult {
     pub snapshot: Option<Vec<WireLease>>,
     /// Config in a snapshot of a stream; `None` where there is none.
     pub config: Option<Option<String>>,
-    pub cursor: u64,
-    pub history: u64,
+    pub cursor: LogPosition,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -341,10 +314,10 @@ struct RawEvent<'a> {
 impl WatchResult {
     pub fn read(json: &str) -> Result<Self, WireError> {
         let raw: RawResult<'_> = from_json(json)?;
-        let number = |text: &str| text.parse::<u64>().ok();
-        let cursor = number(&raw.cursor)
-            .ok_or_else(|| WireError(format!("cursor {:?} is not a number", shown(&raw.cursor))))?;
-        let history = raw.history.as_deref().and_then(read_history).unwrap_or(0);
+        let wrong = || WireError(format!("cursor {:?} is not a number", shown(&raw.cursor)));
+        let revision = raw.cursor.parse().map_err(|_| wrong())?;
+        // An old server sends no history.
+        let history = raw.history.as_deref().and_then(read_history).filter(|it| *it != 0);
         let events = raw.events.unwrap_or_default();
         let events = events.into_iter().filter_map(|e| read_event(&e).transpose());
         let snapshot = raw
@@ -354,19 +327,8 @@ impl WatchResult {
             events: events.collect::<Result<_, _>>()?,
             snapshot: snapshot.transpose()?,
             config: raw.config.map(read_config),
-            cursor,
-            history,
+            cursor: LogPosition { revision, history },
         })
-    }
-}
-
-impl WatchResult {
-    pub fn cursor(&self) -> LogPosition {
-        // An old server sends no history.
-        LogPosition {
-            revision: self.cursor,
-            history: Some(self.history).filter(|history| *history != 0),
-        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Keys and values of the store.
 
-use flannel_store::{EtcdKeys, EtcdOptions, StoreError};
+use flannel_store::testing::EtcdKeys;
+use flannel_store::{EtcdOptions, StoreError};
 
 use crate::error::{LabError, Result};
 use crate::etcd::{CLIENT_PORT, Etcd};

@@ -21,7 +21,6 @@ pub struct BackendConfig {
 const HIDDEN: &str = "<hidden>";
 
 impl BackendConfig {
-    /// A backend without options.
     pub fn new(kind: &str) -> Self {
         Self { kind: kind.to_ascii_lowercase(), options: Map::new() }
     }
@@ -97,7 +96,6 @@ impl BackendConfig {
         ConfigError::invalid(format!("Backend.{key}"), value, problem, fix)
     }
 
-    /// The error for an option the backend cannot do without.
     pub fn missing(&self, key: &str, fix: impl Into<String>) -> ConfigError {
         ConfigError::missing(format!("Backend.{key}"), fix)
     }

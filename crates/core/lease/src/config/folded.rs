@@ -10,7 +10,6 @@ use crate::raw_json::Members;
 pub(super) const NO_BOOL: &str = "is neither true nor false";
 pub(super) const WRITE_BOOL: &str = "write true or false, without quotes";
 
-/// A JSON object with names in lower case.
 pub(super) struct FoldedObject(Map<String, Value>);
 
 impl FoldedObject {

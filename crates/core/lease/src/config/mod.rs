@@ -30,7 +30,6 @@ pub struct NetworkConfig {
     /// Present when IPv4 is enabled; and so for `v6`. At least one of them is.
     pub v4: Option<SubnetSource4>,
     pub v6: Option<SubnetSource6>,
-    /// nftables instead of iptables.
     pub nftables: bool,
     /// Destinations that pods reach under their own address despite masquerading; the Go flannel ignores the key.
     pub masquerade_exclude: Vec<IpNet>,
@@ -59,7 +58,6 @@ impl NetworkConfig {
         }
     }
 
-    /// The network of each enabled family.
     pub fn networks(&self) -> impl Iterator<Item = IpNet> + use<> {
         Family::BOTH.map(|family| self.network(family)).into_iter().flatten()
     }

@@ -8,7 +8,6 @@ use serde_json::value::RawValue;
 use crate::nearest::nearest;
 use crate::raw_json::Members;
 
-/// Every member of the config itself.
 const KNOWN_MEMBERS: [&str; 14] = [
     "EnableIPv4",
     "EnableIPv6",

@@ -44,7 +44,7 @@ impl Acknowledged {
 
     /// Whether the lease state has everything that was acknowledged.
     pub(super) fn is_in(self, lease_state: &LeaseState) -> bool {
-        let known = lease_state.histories().iter().any(|run| run.id == self.history);
-        known && lease_state.revision() >= self.revision
+        let known = lease_state.histories.iter().any(|run| run.id == self.history);
+        known && lease_state.revision >= self.revision
     }
 }

@@ -30,7 +30,6 @@ const LOCK: &str = "lock";
 const MIN_COMPACTION_BYTES: u64 = 1 << 20;
 const MAX_LOG_TO_SNAPSHOT_RATIO: u64 = 4;
 
-/// Reason why a data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -85,7 +84,6 @@ fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
-/// Contents of a data directory.
 pub(super) struct DirectoryContents {
     pub(super) journal: Journal,
     pub(super) lease_state: LeaseState,
@@ -96,7 +94,6 @@ pub(super) struct DirectoryContents {
 pub(super) struct Journal {
     dir: PathBuf,
     log: File,
-    /// Length of the acknowledged part.
     length: u64,
     snapshot_length: u64,
     /// Whether the log may hold more than was acknowledged.
@@ -145,7 +142,7 @@ impl Journal {
         for payload in records.payloads.drain(usize::from(start.is_some())..) {
             for commit in snapshot::commits(&path, payload)? {
                 log_check.check(&commit)?;
-                if commit.revision > lease_state.revision() {
+                if commit.revision > lease_state.revision {
                     lease_state.apply(&commit);
                     recent.push(commit);
                 }
@@ -154,7 +151,7 @@ impl Journal {
         log_check.finish()?;
         let noted = Acknowledged::read(dir);
         if let Some(noted) = noted.filter(|noted| !noted.is_in(&lease_state)) {
-            let (found, acknowledged) = (lease_state.revision(), noted.revision);
+            let (found, acknowledged) = (lease_state.revision, noted.revision);
             return Err(OpenError::Missing { path, found, acknowledged });
         }
         if !found {
@@ -214,18 +211,16 @@ impl Journal {
 
     /// Whether more was acknowledged than the file beside the log says.
     pub(super) fn is_unnoted(&self, lease_state: &LeaseState) -> bool {
-        self.noted.map(|noted| noted.revision) != Some(lease_state.revision())
+        self.noted.map(|noted| noted.revision) != Some(lease_state.revision)
     }
 
-    /// Notes that everything up to this state was acknowledged.
     pub(super) fn note_acknowledged(&mut self, lease_state: &LeaseState) -> io::Result<()> {
-        let Some(run) = lease_state.histories().last() else { return Ok(()) };
-        let now = Acknowledged { revision: lease_state.revision(), history: run.id };
+        let Some(run) = lease_state.histories.last() else { return Ok(()) };
+        let now = Acknowledged { revision: lease_state.revision, history: run.id };
         self.noted = Some(now);
         now.write(&self.dir)
     }
 
-    /// Lengths of the log and of the snapshot.
     pub(super) fn lengths(&self) -> (u64, u64) {
         (self.length, self.snapshot_length)
     }
@@ -251,7 +246,6 @@ impl Journal {
         self.truncate_unacknowledged()
     }
 
-    /// Cuts off what was not acknowledged.
     fn truncate_unacknowledged(&mut self) -> io::Result<()> {
         if self.has_unacknowledged {
             self.log.set_len(self.length)?;
@@ -284,7 +278,6 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Writes a log that has only its first record.
 fn write_log(dir: &Path, start: LogStart) -> io::Result<()> {
     replace(dir, LOG, LOG_NEW, &record::encode(start.to_json()?.as_bytes()))
 }

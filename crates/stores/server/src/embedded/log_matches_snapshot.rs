@@ -9,8 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::journal::OpenError;
 use crate::lease_state::{Change, Commit, LeaseState, MAX_HISTORIES, ServerRun};
 
-/// First record of a log: the revision and the history that it continues. Logs of the first version of this store do not
-/// have one.
+/// First record of a log: revision and history that it continues. Logs of this store's first version lack it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LogStart {
@@ -20,8 +19,8 @@ pub(super) struct LogStart {
 
 impl LogStart {
     pub(super) fn of(lease_state: &LeaseState) -> Self {
-        let history = lease_state.histories().last().map_or(0, |history| history.id);
-        Self { after: lease_state.revision(), history }
+        let history = lease_state.histories.last().map_or(0, |history| history.id);
+        Self { after: lease_state.revision, history }
     }
 
     pub(super) fn to_json(self) -> serde_json::Result<String> {
@@ -33,7 +32,6 @@ impl LogStart {
     }
 }
 
-/// State of the snapshot file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SnapshotFile {
     Missing,
@@ -44,7 +42,6 @@ pub(super) enum SnapshotFile {
     },
 }
 
-/// State of the log file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LogFile {
     Missing,
@@ -53,11 +50,9 @@ pub(super) enum LogFile {
     Read(Option<LogStart>),
 }
 
-/// Compares the commits of a log with its snapshot.
 pub(super) struct LogCheck<'a> {
     log: &'a Path,
     snapshot: SnapshotFile,
-    /// Last revision of the snapshot.
     end: u64,
     histories: Vec<ServerRun>,
     last: Option<u64>,
@@ -70,7 +65,7 @@ impl<'a> LogCheck<'a> {
         log: LogFile,
         lease_state: &LeaseState,
     ) -> Result<Self, OpenError> {
-        let (end, histories) = (lease_state.revision(), lease_state.histories().to_vec());
+        let (end, histories) = (lease_state.revision, lease_state.histories.to_vec());
         let mut check = Self { log: path, snapshot, end, histories, last: None };
         match (log, snapshot) {
             // The directory is new.
@@ -105,7 +100,6 @@ impl<'a> LogCheck<'a> {
         Ok(())
     }
 
-    /// Checks the next commit of the log.
     pub(super) fn check(&mut self, commit: &Commit) -> Result<(), OpenError> {
         let revision = commit.revision;
         match self.last {
@@ -127,7 +121,6 @@ impl<'a> LogCheck<'a> {
         Ok(())
     }
 
-    /// Checks the end of the log.
     pub(super) fn finish(&self) -> Result<(), OpenError> {
         match self.last {
             Some(last) if last < self.end => {

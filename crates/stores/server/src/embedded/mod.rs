@@ -12,13 +12,13 @@ mod store;
 mod tests;
 mod writer;
 
-use flannel_store::{Millis, Refusal, StoreError};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use flannel_common::Worker;
-use flannel_lease::NetworkName;
+use flannel_lease::{LEASE_TTL, NetworkName};
+use flannel_store::{KeptLease, Millis, Refusal, StoreError, split_owner};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot;
 
@@ -51,11 +51,20 @@ pub enum AskError {
     Stopped,
 }
 
-/// Error of a store behind the server.
+/// A refusal by a store behind the server stays one; everything else may be tried again.
 impl From<StoreError> for AskError {
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::Rejected { refusal, .. } => Self::Refused(*refusal),
+            StoreError::Rejected { refusal, .. } => (*refusal).into(),
+            StoreError::OutOfSubnets(error) => Refusal::OutOfSubnets(error).into(),
+            StoreError::NotAssignedYet { reason, fix } => {
+                Refusal::NotAssignedYet { reason, fix }.into()
+            }
+            StoreError::Taken { by, .. } => {
+                let (attrs, owner) = split_owner(by.attrs);
+                let expires = Some(clock::wall() + LEASE_TTL.as_millis() as Millis);
+                Refusal::Taken(by.subnet, Box::new(KeptLease::new(attrs, expires, owner))).into()
+            }
             other => Self::ReadOnly(other.to_string()),
         }
     }
@@ -65,8 +74,8 @@ impl From<StoreError> for AskError {
 #[derive(Clone, Debug)]
 pub struct Embedded {
     writer: Worker<Job>,
-    watch_logs: Arc<WatchLogs>,
-    clock: Clock,
+    pub(crate) watch_logs: Arc<WatchLogs>,
+    pub(crate) clock: Clock,
     pub(crate) log_figures: Arc<LogFigures>,
     /// Requests of operators to nodes.
     pub(crate) requests: RequestsByNetwork,

@@ -1,6 +1,5 @@
 //! Requests of operators where this process keeps the leases: in memory, so that none outlives the process.
 
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -11,6 +10,7 @@ use flannel_store::{
     MAX_STANDING_REQUESTS, NodeAnswer, NodeRequest, REQUEST_LIFETIME, Refusal, RequestChange,
     RequestId, RequestStore, Requests, StoreError,
 };
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;

@@ -6,7 +6,6 @@ const HEADER_BYTES: usize = 12;
 /// Most bytes of a payload, more than is ever written.
 const MAX_PAYLOAD_BYTES: usize = 1 << 30;
 
-/// End of a file of records.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     Clean,
@@ -64,26 +63,9 @@ fn first(bytes: &[u8]) -> Option<&[u8]> {
 
 /// CRC-32C of both parts.
 fn checksum(length: &[u8], payload: &[u8]) -> u32 {
-    let step = |sum: u32, byte: &u8| TABLE[usize::from(sum.to_le_bytes()[0] ^ byte)] ^ (sum >> 8);
+    let shift = |sum: u32, _| (sum >> 1) ^ (0x82f6_3b78 * (sum & 1));
+    let step = |sum: u32, byte: &u8| (0..8).fold(sum ^ u32::from(*byte), shift);
     !length.iter().chain(payload).fold(!0, step)
-}
-
-static TABLE: [u32; 256] = table();
-
-const fn table() -> [u32; 256] {
-    let mut table = [0; 256];
-    let mut index = 0;
-    while index < 256 {
-        let mut sum = index as u32;
-        let mut bit = 0;
-        while bit < 8 {
-            sum = if sum & 1 == 1 { (sum >> 1) ^ 0x82f6_3b78 } else { sum >> 1 };
-            bit += 1;
-        }
-        table[index] = sum;
-        index += 1;
-    }
-    table
 }
 
 #[cfg(test)]

@@ -2,11 +2,11 @@
 //! complete or absent, with one line of JSON for the lease state as such, one commit per network and lease, an empty
 //! line, and the last commits.
 
-use flannel_store::KeptLease;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use flannel_lease::NetworkName;
+use flannel_store::KeptLease;
 use serde::{Deserialize, Serialize};
 
 use super::journal::OpenError;
@@ -41,9 +41,9 @@ pub(super) fn write(
 ) -> serde_json::Result<Vec<u8>> {
     let head = SnapshotHeader {
         format: FORMAT,
-        revision: lease_state.revision(),
-        time: lease_state.time(),
-        histories: lease_state.histories().iter().map(|h| (h.id, h.since)).collect(),
+        revision: lease_state.revision,
+        time: lease_state.time,
+        histories: lease_state.histories.iter().map(|h| (h.id, h.since)).collect(),
         floor: recent.floor(),
         log_is_marked: true,
     };
@@ -109,12 +109,12 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<SnapshotContents, OpenEr
     for line in lines {
         recent.push(Commit::from_json(line).map_err(unreadable)?);
     }
-    let histories = head.histories.iter().map(|(id, since)| ServerRun { id: *id, since: *since });
-    let lease_state = LeaseState::restore(head.revision, head.time, histories.collect(), networks);
+    let SnapshotHeader { revision, time, histories, .. } = head;
+    let histories = histories.into_iter().map(|(id, since)| ServerRun { id, since }).collect();
+    let lease_state = LeaseState { revision, time, histories, networks };
     Ok(SnapshotContents { lease_state, recent, log_is_marked: head.log_is_marked })
 }
 
-/// Commits of one record of the log.
 pub(super) fn commits(path: &Path, payload: &[u8]) -> Result<Vec<Commit>, OpenError> {
     let unreadable = |reason: String| OpenError::Unreadable { path: path.to_owned(), reason };
     let text = std::str::from_utf8(payload).map_err(|error| unreadable(error.to_string()))?;

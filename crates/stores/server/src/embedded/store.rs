@@ -23,9 +23,9 @@ const EVENT_QUEUE: usize = 1_024;
 /// One network of an open data directory.
 #[derive(Clone, Debug)]
 pub struct EmbeddedStore {
-    embedded: Embedded,
-    network: NetworkName,
-    requests: MemoryRequests,
+    pub(crate) embedded: Embedded,
+    pub(crate) network: NetworkName,
+    pub(crate) requests: MemoryRequests,
 }
 
 impl EmbeddedStore {
@@ -34,37 +34,37 @@ impl EmbeddedStore {
     }
 
     fn watch_log(&self) -> Arc<WatchLog> {
-        self.embedded.watch_logs().get_or_create(&self.network)
+        self.embedded.watch_logs.get_or_create(&self.network)
     }
 
-    async fn ask(&self, attempted: &str, request: Request) -> Result<Reply, StoreError> {
+    /// Carries out a request of which a lease comes.
+    async fn ask_for_lease(&self, attempted: &str, request: Request) -> Result<Held, StoreError> {
         let answer = self.embedded.ask(&self.network, request).await;
-        answer.map_err(|error| match error {
-            AskError::Refused(refusal) => refused(attempted, refusal),
-            other => StoreError::Unavailable {
-                attempted: attempted.to_owned(),
-                endpoint: ENDPOINT.to_owned(),
-                reason: other.to_string(),
-            },
-        })
+        match answer.map_err(|error| refused(attempted, error))? {
+            Reply::Lease(subnet, entry) => Ok(held(subnet, &entry, self.embedded.clock.now())),
+            Reply::Done => Err(StoreError::Corrupt {
+                key: self.network.to_string(),
+                reason: format!("to {attempted} gave no lease"),
+            }),
+        }
     }
 }
 
 const ENDPOINT: &str = "the lease store of this process";
 
-fn refused(attempted: &str, refusal: Refusal) -> StoreError {
-    match refusal {
-        Refusal::Gone(subnet) => StoreError::Lost { key: subnet.to_string() },
-        Refusal::Taken(subnet, entry) => StoreError::Taken {
-            key: subnet.to_string(),
-            by: Box::new(Lease { subnet, attrs: entry.attrs }),
-        },
-        Refusal::OutOfSubnets(error) => StoreError::OutOfSubnets(error),
-        other => StoreError::Refused {
-            attempted: attempted.to_owned(),
-            endpoint: ENDPOINT.to_owned(),
-            reason: other.to_string(),
-        },
+fn refused(attempted: &str, error: AskError) -> StoreError {
+    let (attempted, endpoint) = (attempted.to_owned(), ENDPOINT.to_owned());
+    match error {
+        AskError::Refused(Refusal::Gone(subnet)) => StoreError::Lost { key: subnet.to_string() },
+        AskError::Refused(Refusal::Taken(subnet, entry)) => {
+            let by = Box::new(Lease { subnet, attrs: entry.attrs });
+            StoreError::Taken { key: subnet.to_string(), by }
+        }
+        AskError::Refused(Refusal::OutOfSubnets(error)) => StoreError::OutOfSubnets(error),
+        AskError::Refused(other) => {
+            StoreError::Refused { attempted, endpoint, reason: other.to_string() }
+        }
+        other => StoreError::Unavailable { attempted, endpoint, reason: other.to_string() },
     }
 }
 
@@ -123,10 +123,7 @@ impl NodeStore for EmbeddedStore {
         let (subnet, version) = (of.lease.subnet, Some(of.version.number()));
         let (attrs, who) = (attrs.clone(), Who::anybody());
         let request = Request::Renew { subnet, attrs, version, who };
-        match self.ask("renew the lease", request).await? {
-            Reply::Lease(subnet, entry) => Ok(held(subnet, &entry, self.embedded.now())),
-            Reply::Done => Ok(of.clone()),
-        }
+        self.ask_for_lease("renew the lease", request).await
     }
 }
 
@@ -140,17 +137,10 @@ impl AcquireAttempt for EmbeddedStore {
     ) -> Result<Held, StoreError> {
         let Claim { attrs, previous } = claim.clone();
         let request = Request::Acquire { attrs, previous, who: Who::anybody() };
-        match self.ask("acquire a lease", request).await? {
-            Reply::Lease(subnet, entry) => Ok(held(subnet, &entry, self.embedded.now())),
-            Reply::Done => Err(StoreError::Corrupt {
-                key: self.network.to_string(),
-                reason: "acquiring gave no lease".to_owned(),
-            }),
-        }
+        self.ask_for_lease("acquire a lease", request).await
     }
 }
 
-/// Sends events until the receiver is gone.
 async fn follow(
     watch_log: &WatchLog,
     mut cursor: Option<LogPosition>,

@@ -1,12 +1,12 @@
 mod lost_files;
 mod unusable_config;
 
-use flannel_store::{KeptLease, LogPosition, MAX_DATA_BYTES};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use flannel_lease::{LeaseAttrs, Subnet};
+use flannel_store::{KeptLease, LogPosition, MAX_DATA_BYTES};
 
 use super::journal::{Journal, OpenError};
 use super::recent::RecentCommits;

@@ -1,13 +1,13 @@
 //! The one thread that owns the lease state. Requests that wait while the disk is busy are carried out together with one
 //! sync; nobody is answered, and nothing is published, before that has succeeded.
 
-use flannel_store::Refusal;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use flannel_common::Work;
 use flannel_lease::NetworkName;
+use flannel_store::Refusal;
 use tokio::sync::oneshot;
 
 use super::AskError;
@@ -18,7 +18,6 @@ use crate::lease_state::{Commit, LeaseState, Reply, Request, Undo};
 use crate::metrics::LogFigures;
 use crate::watch_log::WatchLogs;
 
-/// Most requests that one sync covers.
 const MAX_GROUP: usize = 512;
 /// Interval at which the time is written when nothing else is.
 const TIME_NOTE_INTERVAL: Duration = Duration::from_secs(600);
@@ -43,11 +42,9 @@ pub(super) struct Writer {
     pub(super) rng: fastrand::Rng,
     /// Requests that the next sync will cover.
     pub(super) waiting: Vec<Job>,
-    /// When the last request came.
     pub(super) asked_at: Instant,
     /// When the acknowledged revision was last noted.
     pub(super) noted_at: Instant,
-    /// Whether the last write failed.
     pub(super) failing: bool,
     pub(super) figures: Arc<LogFigures>,
 }
@@ -112,7 +109,7 @@ impl Writer {
             Duration::from_millis(at.saturating_sub(now)).max(EXPIRY_SLACK)
         });
         let tick = Duration::from_millis(
-            (self.lease_state.time() + TIME_NOTE_INTERVAL.as_millis() as u64).saturating_sub(now),
+            (self.lease_state.time + TIME_NOTE_INTERVAL.as_millis() as u64).saturating_sub(now),
         );
         expiry.min(tick.max(EXPIRY_SLACK))
     }
@@ -137,7 +134,7 @@ impl Writer {
             }
         }
         let overdue =
-            now.saturating_sub(self.lease_state.time()) >= TIME_NOTE_INTERVAL.as_millis() as u64;
+            now.saturating_sub(self.lease_state.time) >= TIME_NOTE_INTERVAL.as_millis() as u64;
         if commits.is_empty() && overdue {
             self.apply(self.lease_state.tick(now), &mut commits, &mut undos);
         }

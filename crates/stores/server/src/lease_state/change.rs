@@ -1,8 +1,7 @@
 //! Commits, and their text: one line of JSON each.
 
-use flannel_store::Millis;
-
 use flannel_lease::{LeaseAttrs, NetworkName, Subnet};
+use flannel_store::Millis;
 use serde::{Deserialize, Serialize};
 
 /// Changes that happen together or not at all.
@@ -20,8 +19,10 @@ pub struct Commit {
 #[serde(rename_all = "lowercase")]
 pub enum Change {
     /// A run of the server begins, after so many milliseconds by a clock that may have been set meanwhile.
-    Start { history: u64, away: i64 },
-    /// Only the time has changed.
+    Start {
+        history: u64,
+        away: i64,
+    },
     Clock,
     Config {
         #[serde(rename = "n")]

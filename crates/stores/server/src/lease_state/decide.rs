@@ -1,14 +1,12 @@
 //! Decisions: requests become commits. Nothing is changed here; a commit is applied when it is durable.
 
-use flannel_lease::LEASE_TTL;
-use flannel_store::{KeptLease, MAX_DATA_BYTES, Millis, Refusal, replace_config, split_owner};
 use std::net::IpAddr;
 
-use flannel_lease::{Choice, KnownBy, LeaseAttrs, NetworkName, Subnet, SubnetOrigin};
+use flannel_lease::{Choice, KnownBy, LEASE_TTL, LeaseAttrs, NetworkName, Subnet, SubnetOrigin};
+use flannel_store::{KeptLease, MAX_DATA_BYTES, Millis, Refusal, replace_config, split_owner};
 
 use super::{Change, Commit, LeaseState, MIN_LIFE_AFTER_START, Network, Reply, Request, Who};
 
-/// Most leases that expire in one commit.
 const MAX_EXPIRED_PER_COMMIT: usize = 256;
 
 impl LeaseState {
@@ -40,7 +38,6 @@ impl LeaseState {
         Ok((reply, commit))
     }
 
-    /// Commit that removes expired leases.
     pub fn expire(&self, now: Millis) -> Option<Commit> {
         let gone = self.networks().flat_map(|(name, network)| {
             network.expired(now).map(|subnet| Change::Gone { network: name.clone(), subnet })
@@ -136,7 +133,7 @@ impl RequestScope<'_> {
         rng: &mut fastrand::Rng,
     ) -> DecisionResult {
         let node = self.check_known(attrs)?;
-        self.check_address(attrs, who)?;
+        who.check_addresses(attrs)?;
         self.check_identity(attrs, who, None)?;
         let mut ours = self.network()?.leases_of(node, attrs);
         for subnet in &ours {
@@ -187,10 +184,6 @@ impl RequestScope<'_> {
         Ok(self.known_by()?.address(attrs)?)
     }
 
-    fn check_address(&self, attrs: &LeaseAttrs, who: &Who) -> Result<(), Refusal> {
-        who.foreign_address(attrs).map_or(Ok(()), |address| Err(Refusal::ForeignAddress(address)))
-    }
-
     /// Refuses attributes that another node is known by. `own` is the lease that the client has.
     fn check_identity(
         &mut self,
@@ -222,7 +215,7 @@ impl RequestScope<'_> {
     ) -> DecisionResult {
         let entry = self.own(subnet, who)?;
         let node = self.check_known(attrs)?;
-        self.check_address(attrs, who)?;
+        who.check_addresses(attrs)?;
         self.check_identity(attrs, who, Some(subnet))?;
         let same_node = self.known_by()?.same_node(&entry.attrs, attrs);
         if !same_node && version != Some(entry.version) {

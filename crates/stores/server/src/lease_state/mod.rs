@@ -11,11 +11,11 @@ mod request;
 #[cfg(test)]
 mod tests;
 
-use flannel_store::{KeptLease, Millis};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use flannel_lease::{NetworkName, Subnet};
+use flannel_store::{KeptLease, Millis};
 
 pub(crate) use change::check_reach;
 pub use change::{Change, Commit};
@@ -45,11 +45,11 @@ pub struct ServerRun {
 
 #[derive(Clone, Debug, Default)]
 pub struct LeaseState {
-    revision: u64,
+    pub(crate) revision: u64,
     /// Time of the last commit.
-    time: Millis,
-    histories: Vec<ServerRun>,
-    networks: BTreeMap<NetworkName, Network>,
+    pub(crate) time: Millis,
+    pub(crate) histories: Vec<ServerRun>,
+    pub(crate) networks: BTreeMap<NetworkName, Network>,
 }
 
 /// Former state that [`LeaseState::undo`] restores.
@@ -62,18 +62,6 @@ pub struct Undo {
 }
 
 impl LeaseState {
-    pub fn revision(&self) -> u64 {
-        self.revision
-    }
-
-    pub fn time(&self) -> Millis {
-        self.time
-    }
-
-    pub fn histories(&self) -> &[ServerRun] {
-        &self.histories
-    }
-
     pub fn network(&self, name: &NetworkName) -> Option<&Network> {
         self.networks.get(name)
     }
@@ -166,15 +154,5 @@ impl LeaseState {
                 }
             }
         }
-    }
-
-    /// Lease state of a snapshot, before later commits are applied.
-    pub(crate) fn restore(
-        revision: u64,
-        time: Millis,
-        histories: Vec<ServerRun>,
-        networks: BTreeMap<NetworkName, Network>,
-    ) -> Self {
-        Self { revision, time, histories, networks }
     }
 }

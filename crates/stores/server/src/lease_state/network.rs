@@ -1,11 +1,11 @@
 //! One network: its config and its leases, with indices.
 
-use flannel_store::{KeptLease, Millis};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use flannel_backend::{LinkIdentity, link_identities};
 use flannel_lease::{ConfigError, FreeMap, NetworkConfig, Subnet, SubnetSource};
+use flannel_store::{KeptLease, Millis};
 use ipnet::{Ipv4Net, Ipv6Net};
 
 #[derive(Clone, Debug, Default)]
@@ -33,7 +33,6 @@ impl Network {
         self.config.as_ref()?.parsed.as_ref().ok()
     }
 
-    /// Reason why the present config cannot be used.
     pub fn config_fault(&self) -> Option<&ConfigError> {
         self.config.as_ref()?.parsed.as_ref().err()
     }
@@ -74,7 +73,6 @@ impl Network {
         self.by_expiry.iter().take_while(move |(at, _)| *at <= now).map(|(_, subnet)| *subnet)
     }
 
-    /// Time at which the first lease expires.
     pub(super) fn next_expiry(&self) -> Option<Millis> {
         self.by_expiry.first().map(|(at, _)| *at)
     }
@@ -101,7 +99,7 @@ impl Network {
     pub(super) fn put(&mut self, subnet: Subnet, entry: Option<KeptLease>) -> Option<KeptLease> {
         let before = self.remove(&subnet);
         if let Some(entry) = entry {
-            for address in addresses(&entry) {
+            for address in entry.attrs.public_addresses() {
                 self.by_address.insert((address, subnet));
             }
             for identity in link_identities(&entry.attrs) {
@@ -128,7 +126,7 @@ impl Network {
 
     fn remove(&mut self, subnet: &Subnet) -> Option<KeptLease> {
         let entry = self.leases.remove(subnet)?;
-        for address in addresses(&entry) {
+        for address in entry.attrs.public_addresses() {
             self.by_address.remove(&(address, *subnet));
         }
         for identity in link_identities(&entry.attrs) {
@@ -158,10 +156,4 @@ impl Network {
             free.release(net);
         }
     }
-}
-
-fn addresses(entry: &KeptLease) -> impl Iterator<Item = IpAddr> + use<> {
-    let v4 = entry.attrs.public_ip.map(IpAddr::V4);
-    let v6 = entry.attrs.public_ipv6.map(IpAddr::V6);
-    v4.into_iter().chain(v6)
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use flannel_lease::{KnownBy, LeaseAttrs, Subnet};
-use flannel_store::KeptLease;
+use flannel_store::{KeptLease, Refusal};
 
 use super::owner::{ClientMachine, LeaseOwner, OwnerMachine};
 
@@ -17,9 +17,7 @@ pub struct Who {
     pub machine: ClientMachine,
     /// Whether it may change the config and others' leases.
     pub admin: bool,
-    /// Public addresses that it may announce.
     pub addresses: Addresses,
-    /// Address that it connects from.
     pub source: Option<IpAddr>,
 }
 
@@ -34,13 +32,8 @@ pub enum Addresses {
 impl Who {
     /// Client that may do everything: an operator, or anybody where there is no authentication.
     pub fn anybody() -> Self {
-        Self {
-            name: None,
-            machine: ClientMachine::Unknown,
-            admin: true,
-            addresses: Addresses::Any,
-            source: None,
-        }
+        let (machine, addresses) = (ClientMachine::Unknown, Addresses::Any);
+        Self { name: None, machine, admin: true, addresses, source: None }
     }
 
     /// Client of a server without authentication: it may change leases, and nothing else.
@@ -61,9 +54,10 @@ impl Who {
         }
     }
 
-    /// The first of these addresses that is not this client's to announce.
-    pub fn foreign_address(&self, attrs: &LeaseAttrs) -> Option<IpAddr> {
-        addresses(attrs).into_iter().flatten().find(|address| !self.may_announce(*address))
+    /// Refuses an address that is not this client's to announce.
+    pub fn check_addresses(&self, attrs: &LeaseAttrs) -> Result<(), Refusal> {
+        let foreign = attrs.public_addresses().find(|address| !self.may_announce(*address));
+        foreign.map_or(Ok(()), |address| Err(Refusal::ForeignAddress(address)))
     }
 
     /// Whether a lease may be renewed and released by this client: its name must be the owner's, and it must be the
@@ -103,13 +97,12 @@ impl Who {
             (_, OwnerMachine::Unnoted) => self.announces_all(attrs),
             (ClientMachine::Unknown, OwnerMachine::Secret(_)) => false,
         };
-        proved || addresses(attrs).into_iter().flatten().any(asks_from)
+        proved || attrs.public_addresses().any(asks_from)
     }
 
-    /// Whether the addresses of a lease are this client's: all that its token names, or, if it may announce any, one
-    /// of them is where it comes from.
+    /// Whether its addresses are this client's: all named by its token, or, with any allowed, one is its source.
     fn announces_all(&self, attrs: &LeaseAttrs) -> bool {
-        let mut all = addresses(attrs).into_iter().flatten().peekable();
+        let mut all = attrs.public_addresses().peekable();
         all.peek().is_some()
             && match &self.addresses {
                 Addresses::Any => all.any(|address| Some(address) == self.source),
@@ -118,8 +111,7 @@ impl Who {
             }
     }
 
-    /// Owner of a lease after this client has written it. An operator who changes another's
-    /// lease leaves it to that one.
+    /// Owner of a lease that this client has written. An operator leaves it to the former one.
     pub fn owner_after(&self, before: Option<Box<str>>) -> Option<Box<str>> {
         match before {
             Some(owner) if self.admin => Some(owner),
@@ -138,10 +130,6 @@ impl Who {
     }
 }
 
-pub(super) fn addresses(attrs: &LeaseAttrs) -> [Option<IpAddr>; 2] {
-    [attrs.public_ip.map(IpAddr::V4), attrs.public_ipv6.map(IpAddr::V6)]
-}
-
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
     Acquire {
@@ -149,8 +137,7 @@ pub enum Request {
         previous: Option<Subnet>,
         who: Who,
     },
-    /// `version` is what the client believes to be the lease's; without it the address tells whose
-    /// the lease is.
+    /// Without the `version` that the client knows, the address tells whose the lease is.
     Renew {
         subnet: Subnet,
         attrs: LeaseAttrs,

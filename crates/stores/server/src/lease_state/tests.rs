@@ -1,8 +1,7 @@
-use flannel_lease::{LEASE_TTL, LeaseAttrs};
-use flannel_store::{KeptLease, MAX_DATA_BYTES, Millis, Refusal};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use flannel_lease::{Claimant, Lease, NoAddress, decide};
+use flannel_lease::{Claimant, LEASE_TTL, Lease, LeaseAttrs, NoAddress, decide};
+use flannel_store::{KeptLease, MAX_DATA_BYTES, Millis, Refusal};
 
 use super::*;
 

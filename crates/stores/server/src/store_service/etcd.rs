@@ -30,8 +30,7 @@ impl EtcdNetworks {
     }
 
     pub(super) fn open(&self, name: &NetworkName, view: View) -> Result<OpenedNetwork, AskError> {
-        let store = open(&self.options, name).map_err(|e| AskError::ReadOnly(e.to_string()))?;
-        let store = Arc::new(store);
+        let store = Arc::new(open(&self.options, name)?);
         let events = store.watch(Cursor::BEGINNING);
         let requests = NetworkRequests::new(store.clone());
         Ok((Arc::new(EtcdNetwork { store, view, requests }), events))
@@ -57,18 +56,22 @@ struct EtcdNetwork {
 impl ServedNetwork for EtcdNetwork {
     async fn ask(&self, request: Request) -> Result<Reply, AskError> {
         match request {
-            Request::Acquire { attrs, previous, who } => self.acquire(attrs, previous, &who).await,
-            Request::Renew { subnet, attrs, version, who } => {
-                self.renew(subnet, attrs, version, &who).await
+            Request::Acquire { attrs, previous, who } => {
+                return self.acquire(attrs, previous, &who).await;
             }
-            Request::Release { subnet, version, who } => self.release(subnet, version, &who).await,
+            Request::Renew { subnet, attrs, version, who } => {
+                return self.renew(subnet, attrs, version, &who).await;
+            }
+            Request::Release { subnet, version, who } => {
+                self.release(subnet, version, &who).await?;
+            }
             Request::Reserve { subnet, attrs } => {
                 if !self.view.config()?.accepts(&subnet) {
                     return Err(Refusal::NotInPool(subnet).into());
                 }
-                self.done(self.store.reserve(&subnet, &attrs).await)
+                self.store.reserve(&subnet, &attrs).await?;
             }
-            Request::Unreserve { subnet } => self.done(self.store.unreserve(&subnet).await),
+            Request::Unreserve { subnet } => self.store.unreserve(&subnet).await?,
             Request::Import { subnet, attrs, left } => {
                 KnownBy::Ipv4First.address(&attrs).map_err(Refusal::from)?;
                 check_size(&attrs)?;
@@ -77,13 +80,11 @@ impl ServedNetwork for EtcdNetwork {
                 let expiry = left.map_or(Expiry::Never, end);
                 let held =
                     Held { lease: Lease { subnet, attrs }, expiry, version: Version::UNKNOWN };
-                self.done(self.store.import(&held).await)?;
+                self.store.import(&held).await?;
                 let kept = self.kept(subnet).await?;
-                Ok(Reply::Lease(subnet, self.view.entry(&kept)))
+                return Ok(Reply::Lease(subnet, self.view.entry(&kept)));
             }
-            Request::SetConfig { text, force } => {
-                self.done(self.store.set_config(&text, force).await)
-            }
+            Request::SetConfig { text, force } => self.store.set_config(&text, force).await?,
             Request::RemoveNetwork { force } => {
                 self.view.config()?;
                 let leases = self.view.watch_log.snapshot().leases;
@@ -92,14 +93,14 @@ impl ServedNetwork for EtcdNetwork {
                 }
                 for (subnet, entry) in leases {
                     if entry.expires.is_none() {
-                        self.store.unreserve(&subnet).await.map_err(|e| self.unavailable(e))?;
+                        self.store.unreserve(&subnet).await?;
                     }
-                    self.store.revoke(&subnet).await.map_err(|e| self.unavailable(e))?;
+                    self.store.revoke(&subnet).await?;
                 }
-                self.store.remove_config().await.map_err(|e| self.unavailable(e))?;
-                Ok(Reply::Done)
+                self.store.remove_config().await?;
             }
         }
+        Ok(Reply::Done)
     }
 
     fn requests(&self) -> NetworkRequests {
@@ -109,8 +110,7 @@ impl ServedNetwork for EtcdNetwork {
 
 impl EtcdNetwork {
     async fn kept(&self, subnet: Subnet) -> Result<StoredLease, AskError> {
-        let kept = self.store.stored(&subnet).await.map_err(|e| self.unavailable(e))?;
-        Ok(kept.ok_or(Refusal::Gone(subnet))?)
+        Ok(self.store.stored(&subnet).await?.ok_or(Refusal::Gone(subnet))?)
     }
 
     /// A lease that this client may change.
@@ -160,9 +160,9 @@ impl EtcdNetwork {
         let owned = |before: Option<&LeaseAttrs>| {
             owned(attrs.clone(), who, before.and_then(|before| before.owner.as_deref()))
         };
-        let recalled = self.store.recall(&config, &me).await.map_err(|e| self.unavailable(e))?;
+        let recalled = self.store.recall(&config, &me).await?;
         let acquired = flannel_store::acquire(&*self.store, &config, &me, recalled, owned).await;
-        Ok(self.view.reply(acquired.map_err(|e| self.unavailable(e))?.held))
+        Ok(self.view.reply(acquired?.held))
     }
 
     async fn renew(
@@ -180,8 +180,7 @@ impl EtcdNetwork {
             return Err(self.taken(subnet, &kept));
         }
         let attrs = owned(attrs, who, kept.lease.attrs.owner.as_deref());
-        let held = self.store.renew(&kept.held(SystemTime::now()), &attrs).await;
-        Ok(self.view.reply(held.map_err(|e| self.unavailable(e))?))
+        Ok(self.view.reply(self.store.renew(&kept.held(SystemTime::now()), &attrs).await?))
     }
 
     async fn release(
@@ -189,7 +188,7 @@ impl EtcdNetwork {
         subnet: Subnet,
         version: Option<u64>,
         who: &Who,
-    ) -> Result<Reply, AskError> {
+    ) -> Result<(), AskError> {
         let kept = self.own(subnet, who).await?;
         if version.is_some_and(|version| Version::new(version) != kept.version) {
             return Err(self.taken(subnet, &kept));
@@ -197,22 +196,11 @@ impl EtcdNetwork {
         if kept.reserved {
             return Err(Refusal::Reserved(subnet).into());
         }
-        self.store.release(&kept.held(SystemTime::now())).await.map_err(|e| self.unavailable(e))?;
-        Ok(Reply::Done)
-    }
-}
-
-impl EtcdNetwork {
-    fn done(&self, result: Result<(), StoreError>) -> Result<Reply, AskError> {
-        result.map(|()| Reply::Done).map_err(|error| self.unavailable(error))
+        Ok(self.store.release(&kept.held(SystemTime::now())).await?)
     }
 
     fn taken(&self, subnet: Subnet, kept: &StoredLease) -> AskError {
         Refusal::Taken(subnet, Box::new(self.view.entry(kept))).into()
-    }
-
-    fn unavailable(&self, error: StoreError) -> AskError {
-        self.view.ask_error(error, None)
     }
 }
 

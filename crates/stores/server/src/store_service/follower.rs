@@ -12,7 +12,6 @@ use crate::watch_log::{Event, WatchLogs};
 pub(super) struct Follower {
     view: View,
     watch_logs: Arc<WatchLogs>,
-    /// Name of the store, for people.
     store: &'static str,
     revision: u64,
     history: ServerRun,

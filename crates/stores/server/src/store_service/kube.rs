@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use flannel_kube::KubeNodes;
 use flannel_lease::{Expiry, KnownBy, LeaseAttrs, Subnet, Version};
 use flannel_store::{
-    Cursor, Held, KeptLease, NodeNetwork, PublicAddresses, Refusal, StoreFindings,
+    Cursor, Held, KeptLease, NodeNetwork, PublicAddresses, Refusal, StoreError, StoreFindings,
 };
 use tokio::sync::watch;
 
@@ -67,12 +67,11 @@ impl ServedNetwork for ServedNodes {
     async fn public_addresses(&self, who: &Who) -> Result<PublicAddresses, AskError> {
         // A client without a name only reads; it is not a node.
         let Some(name) = who.name.as_deref() else { return Ok(PublicAddresses::default()) };
-        self.nodes.public_addresses(name).await.map_err(|error| self.view.ask_error(error, None))
+        Ok(self.nodes.public_addresses(name).await?)
     }
 
     async fn report(&self, who: &Who, network: &NodeNetwork) -> Result<(), AskError> {
-        let reported = self.nodes.report(name(who)?, network).await;
-        reported.map_err(|error| self.view.ask_error(error, None))
+        Ok(self.nodes.report(name(who)?, network).await?)
     }
 
     fn requests(&self) -> NetworkRequests {
@@ -108,13 +107,15 @@ impl ServedNodes {
         let own = has.or_else(|| self.view.watch_log.find(of_node).map(|(subnet, _)| subnet));
         self.view.check_identity(&config, attrs, who, own)?;
         let lease = self.nodes.announce(name, &config, has, attrs).await;
-        let lease = lease.map_err(|error| self.view.ask_error(error, has))?;
+        let lease = lease.map_err(|error| match (error, has) {
+            (StoreError::Lost { .. }, Some(subnet)) => Refusal::Gone(subnet).into(),
+            (error, _) => AskError::from(error),
+        })?;
         let expiry = Expiry::At(SystemTime::now() + ANNOUNCE_TTL);
         Ok(self.view.reply(Held { lease, expiry, version: Version::UNKNOWN }))
     }
 }
 
-/// Name of the Node that a client may write.
 fn name(who: &Who) -> Result<&str, AskError> {
     Ok(who.name.as_deref().ok_or(Refusal::NoName)?)
 }

@@ -6,7 +6,6 @@ mod etcd;
 mod follower;
 mod kube;
 
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -19,6 +18,7 @@ use flannel_lease::{
 use flannel_store::{
     EtcdOptions, Held, KeptLease, Millis, Refusal, StoreError, StoreEvent, StoredLease, split_owner,
 };
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use self::etcd::EtcdNetworks;
@@ -30,7 +30,6 @@ use crate::lease_service::{LeaseService, ServedNetwork};
 use crate::lease_state::{Reply, Who, check_size};
 use crate::watch_log::{WatchLog, WatchLogs};
 
-/// Interval at which networks that others have made are listed.
 const NETWORK_LIST_INTERVAL: Duration = Duration::from_secs(15);
 /// Pause before the next list when one has failed.
 const NETWORK_LIST_RETRY: Duration = Duration::from_secs(1);
@@ -39,7 +38,6 @@ const LEASE_TTL_MILLIS: Millis = LEASE_TTL.as_millis() as Millis;
 /// A network, and its events, beginning with a snapshot.
 type OpenedNetwork = (Arc<dyn ServedNetwork>, mpsc::Receiver<StoreEvent>);
 
-/// The store that networks are in.
 enum NetworkStore {
     Etcd(EtcdNetworks),
     /// Kubernetes has one network, without a name.
@@ -47,7 +45,6 @@ enum NetworkStore {
 }
 
 impl NetworkStore {
-    /// Name for people.
     fn name(&self) -> &'static str {
         match self {
             Self::Etcd(_) => "etcd",
@@ -71,7 +68,6 @@ impl NetworkStore {
         }
     }
 
-    /// Names of the networks that have a config.
     async fn names(&self) -> Result<Vec<NetworkName>, StoreError> {
         match self {
             Self::Etcd(networks) => networks.names().await,
@@ -98,7 +94,7 @@ impl View {
     /// Refuses attributes that are too large, or with an address that is not this client's to announce.
     fn check_attrs(&self, attrs: &LeaseAttrs, who: &Who) -> Result<(), Refusal> {
         check_size(attrs)?;
-        who.foreign_address(attrs).map_or(Ok(()), |address| Err(Refusal::ForeignAddress(address)))
+        who.check_addresses(attrs)
     }
 
     /// Refuses attributes that another node is known by. `own` is the lease that the client has.
@@ -132,8 +128,7 @@ impl View {
         KeptLease { attrs, expires, version, owner, since }
     }
 
-    /// The lease after a write. The date of its announcement stays, unless the write makes it announce what another lease
-    /// has.
+    /// The lease after a write, which keeps the date of its announcement unless it begins to announce what another has.
     fn dated_entry(&self, stored: &StoredLease) -> KeptLease {
         let entry = self.entry(stored);
         let subnet = stored.lease.subnet;
@@ -156,27 +151,8 @@ impl View {
         let (version, entry) = (held.version.number(), KeptLease::new(attrs, expires, owner));
         Reply::Lease(held.lease.subnet, KeptLease { version, ..entry })
     }
-
-    /// Turns an error of the store into an answer: a refusal stays one, everything else may be tried again.
-    fn ask_error(&self, error: StoreError, subnet: Option<Subnet>) -> AskError {
-        match error {
-            StoreError::OutOfSubnets(error) => Refusal::OutOfSubnets(error).into(),
-            StoreError::Rejected { refusal, .. } => (*refusal).into(),
-            StoreError::NotAssignedYet { reason, fix } => {
-                Refusal::NotAssignedYet { reason, fix }.into()
-            }
-            StoreError::Lost { .. } if let Some(subnet) = subnet => Refusal::Gone(subnet).into(),
-            StoreError::Taken { by, .. } => {
-                let (attrs, owner) = split_owner(by.attrs);
-                let expires = Some(self.clock.now() + LEASE_TTL_MILLIS);
-                Refusal::Taken(by.subnet, Box::new(KeptLease::new(attrs, expires, owner))).into()
-            }
-            other => AskError::ReadOnly(other.to_string()),
-        }
-    }
 }
 
-/// A network that is followed.
 struct FollowedNetwork {
     network: Arc<dyn ServedNetwork>,
     _follower: Task,

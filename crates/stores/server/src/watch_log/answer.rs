@@ -6,7 +6,6 @@ use flannel_store::LogPosition;
 
 use super::{Event, State, WatchLog, config_json};
 
-/// Form of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerStyle {
     /// One answer with leases only, as the lease server of the Go flannel gave it.

@@ -1,21 +1,20 @@
 //! Watch logs of all networks, and the watch log of the networks themselves.
 
-use flannel_store::KeptLease;
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use flannel_lease::{NetworkName, SubnetOrigin};
+use flannel_store::{KeptLease, LogPosition};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::{Event, LogReach, WatchLog};
 use crate::lease_state::{Change, Commit, LeaseState};
-use flannel_store::LogPosition;
 
 const MAX_KEPT_EVENTS: usize = 256;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct WatchLogs {
     state: Mutex<State>,
     latest: watch::Sender<u64>,
@@ -29,16 +28,10 @@ struct State {
     kept: VecDeque<(u64, bool, NetworkName)>,
 }
 
-impl Default for WatchLogs {
-    fn default() -> Self {
-        Self::of(SubnetOrigin::Pool)
-    }
-}
-
 impl WatchLogs {
     /// Empty logs of networks with this origin of subnets.
     pub fn of(subnets: SubnetOrigin) -> Self {
-        Self { state: Mutex::default(), latest: watch::Sender::new(0), subnets }
+        Self { subnets, ..Self::default() }
     }
 
     pub fn get(&self, name: &NetworkName) -> Option<Arc<WatchLog>> {
@@ -90,7 +83,7 @@ impl WatchLogs {
         floor: u64,
         recent: impl Iterator<Item = &'a Commit> + Clone,
     ) {
-        let (revision, histories) = (lease_state.revision(), lease_state.histories());
+        let (revision, histories) = (lease_state.revision, &lease_state.histories);
         self.state.lock().reach = LogReach::from(revision, histories);
         for (name, network) in lease_state.networks() {
             let watch_log = self.get_or_create(name);
@@ -104,7 +97,6 @@ impl WatchLogs {
         self.latest.send_replace(revision);
     }
 
-    /// Publishes a commit that is durable.
     pub fn publish(&self, commit: &Commit) {
         let mut touched: Vec<&NetworkName> = commit.changes.iter().filter_map(network).collect();
         touched.dedup();

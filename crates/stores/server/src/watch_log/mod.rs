@@ -7,14 +7,13 @@ mod logs;
 #[cfg(test)]
 mod tests;
 
-use flannel_store::LogPosition;
-use flannel_store::{KeptLease, Snapshot, wire};
-use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use flannel_lease::{NetworkConfig, Subnet, SubnetOrigin};
+use flannel_store::{KeptLease, LogPosition, Snapshot, wire};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 pub use answer::AnswerStyle;
@@ -35,7 +34,7 @@ pub enum Event {
     Config(Option<String>),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct WatchLog {
     state: Mutex<State>,
     /// Revision of the last event; a change wakes all who wait.
@@ -138,16 +137,10 @@ pub enum News {
     Snapshot(WatchSnapshot),
 }
 
-impl Default for WatchLog {
-    fn default() -> Self {
-        Self::of(SubnetOrigin::Pool)
-    }
-}
-
 impl WatchLog {
     /// Empty log of a network with this origin of subnets.
     pub fn of(subnets: SubnetOrigin) -> Self {
-        Self { state: Mutex::default(), latest: watch::Sender::new(0), subnets }
+        Self { subnets, ..Self::default() }
     }
 
     /// Wakes whenever there are news.

@@ -1,7 +1,7 @@
 use flannel_lease::LeaseAttrs;
+use flannel_store::wire::{WatchResult, WireEvent};
 
 use super::*;
-use flannel_store::wire::{WatchResult, WireEvent};
 
 fn subnet(third: u8) -> Subnet {
     format!("10.5.{third}.0-24").parse().unwrap()
@@ -29,7 +29,7 @@ fn a_newcomer_gets_the_whole_table_in_one_answer() {
     let (bytes, cursor) = watch_log.answer(None, AnswerStyle::Stream).unwrap();
     let result = read(&bytes);
     assert_eq!(cursor, LogPosition { revision: 10, history: Some(5) });
-    assert_eq!((result.cursor, result.history), (10, 5));
+    assert_eq!(result.cursor, LogPosition { revision: 10, history: Some(5) });
     assert_eq!(result.snapshot.unwrap()[0].lease().unwrap().subnet, subnet(1));
     assert!(result.config.unwrap().unwrap().contains("10.5.0.0/16"));
     assert_eq!(watch_log.answer(Some(cursor), AnswerStyle::Stream), None);

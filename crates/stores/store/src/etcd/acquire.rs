@@ -1,6 +1,7 @@
 //! Acquiring a subnet: `flannel_lease::decide` chooses from the listed leases, and the choice is written only if no other
 //! node was quicker.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -10,7 +11,7 @@ use flannel_lease::{
 use prost::bytes::Bytes;
 
 use super::keys::{KeyMeaning, KeyRange};
-use super::leases::{EtcdLeases, Grant, WrittenKey};
+use super::leases::{EtcdLeases, Grant, LeaseKey};
 use super::listing::{ListedLease, Listing};
 use super::proto::{Compare, KeyValue, RequestOp, TxnRequest};
 use super::txn;
@@ -25,44 +26,27 @@ const MAX_DISCARDS: usize = 64;
 #[derive(Debug)]
 struct ListedKeys {
     revision: i64,
-    /// Keys of this node's leases.
-    own: Vec<OwnKey>,
+    own: BTreeMap<Subnet, LeaseKey>,
     /// Leases whose value cannot be read: their subnets are in use.
     unreadable: Vec<Lease>,
-}
-
-#[derive(Clone, Debug)]
-struct OwnKey {
-    subnet: Subnet,
-    key: Bytes,
-    modified: i64,
-    reserved: bool,
 }
 
 impl ListedKeys {
     fn new(config: &NetworkConfig, me: &Claimant, listing: &Listing) -> Self {
         let is_own =
             |entry: &&ListedLease| entry.attrs.as_ref().is_some_and(|attrs| me.has(config, attrs));
-        let own = |entry: &ListedLease| OwnKey {
-            subnet: entry.subnet,
-            // A slice would keep the complete answer in memory.
-            key: Bytes::copy_from_slice(&entry.kv.key),
-            modified: entry.kv.mod_revision,
-            reserved: entry.is_reserved(),
-        };
-        let entries = listing.entries.iter();
-        let unreadable = entries.clone().filter(|entry| entry.attrs.is_none());
+        // A slice would keep the complete answer in memory.
+        let copied =
+            |kv: &KeyValue| LeaseKey { key: Bytes::copy_from_slice(&kv.key), ..LeaseKey::of(kv) };
+        let own = listing.entries.iter().filter(is_own);
+        let unreadable = listing.entries.iter().filter(|entry| entry.attrs.is_none());
         let occupied =
             |entry: &ListedLease| Lease { subnet: entry.subnet, attrs: LeaseAttrs::default() };
         Self {
             revision: listing.revision(),
-            own: entries.filter(is_own).map(own).collect(),
+            own: own.map(|entry| (entry.subnet, copied(&entry.kv))).collect(),
             unreadable: unreadable.map(occupied).collect(),
         }
-    }
-
-    fn own(&self, subnet: &Subnet) -> Option<&OwnKey> {
-        self.own.iter().find(|own| own.subnet == *subnet)
     }
 }
 
@@ -72,7 +56,6 @@ fn own_by_name(config: &NetworkConfig, me: &Claimant, listing: &Listing) -> Opti
     named.filter(|lease| me.has(config, &lease.attrs) && config.accepts(&lease.subnet))
 }
 
-/// Write of a lease.
 struct LeaseWrite {
     subnet: Subnet,
     key: Bytes,
@@ -80,7 +63,7 @@ struct LeaseWrite {
     grant: Grant,
     /// Whether others may have written overlapping leases at the same time.
     is_new: bool,
-    discards: Vec<OwnKey>,
+    discards: Vec<LeaseKey>,
 }
 
 #[derive(Debug)]
@@ -122,9 +105,8 @@ impl EtcdLeases {
             }
         };
         let listed = ListedKeys::new(config, me, &listing);
-        let snapshot = Snapshot { cursor: listing.cursor(), leases: listing.into_leases() };
         let attempt = EtcdAttempt { leases: self.clone(), listed };
-        Ok(Recalled::by_address(config, me, snapshot, attempt))
+        Ok(Recalled::by_address(config, me, listing.into_snapshot(), attempt))
     }
 
     async fn try_acquire(
@@ -170,23 +152,22 @@ impl EtcdLeases {
         listed: &ListedKeys,
         decision: Decision,
     ) -> Result<LeaseWrite, StoreError> {
-        let discards = decision.discard.iter().filter_map(|subnet| listed.own(subnet));
+        let discards = decision.discard.iter().filter_map(|subnet| listed.own.get(subnet));
         let discards = discards.take(MAX_DISCARDS).cloned().collect();
         match decision.choice {
             Choice::Keep(subnet) => {
-                let own = listed.own(&subnet).ok_or(CONTENDED)?;
+                let own = listed.own.get(&subnet).ok_or(CONTENDED)?;
                 // A reservation is reused and stays one.
                 let grant =
                     if own.reserved { Grant::NONE } else { self.grant_for_subnet().await? };
-                let conditions = vec![txn::is_unchanged(&own.key, own.modified)];
+                let conditions = vec![own.is_unchanged()];
                 let key = own.key.clone();
                 Ok(LeaseWrite { subnet, key, conditions, grant, is_new: false, discards })
             }
             Choice::Take(subnet) => {
                 let key: Bytes = self.keys.lease(&subnet).into();
-                let other_name = self.keys.go_lease(&subnet).map(Bytes::from);
-                let absent = [Some(&key), other_name.as_ref()];
-                let conditions = absent.into_iter().flatten().map(txn::is_absent).collect();
+                let names = self.keys.names(&subnet).map(Bytes::from);
+                let conditions = names.map(|name| txn::is_absent(&name)).collect();
                 let grant = self.grant_for_subnet().await?;
                 Ok(LeaseWrite { subnet, key, conditions, grant, is_new: true, discards })
             }
@@ -197,10 +178,9 @@ impl EtcdLeases {
         self.grant().await.map_err(|fault| fault.during("get an etcd lease for a subnet"))
     }
 
-    /// If our keys are unchanged: writes the lease, deletes those that the config no longer allows, and reads which keys were
-    /// created since the listing.
+    /// If our keys are unchanged: writes the lease, deletes discarded ones, and reads keys created since the listing.
     fn request(&self, write: &LeaseWrite, attrs: &LeaseAttrs, since: i64) -> TxnRequest {
-        let unchanged = write.discards.iter().map(|old| txn::is_unchanged(&old.key, old.modified));
+        let unchanged = write.discards.iter().map(LeaseKey::is_unchanged);
         let compare = write.conditions.iter().cloned().chain(unchanged).collect();
         let value: Bytes = attrs.to_json().into();
         let mut success: Vec<RequestOp> = vec![txn::put(&write.key, &value, write.grant.id)];
@@ -228,10 +208,10 @@ impl EtcdLeases {
         )
     }
 
-    /// Deletes the key that was written. A failure is made up for before the next listing, which would find the key and keep
-    /// it.
+    /// Deletes the key that was written; if that fails, it is tried again before the next listing.
     async fn give_back(&self, write: &LeaseWrite, revision: i64) {
-        *self.unwanted.lock() = Some(WrittenKey { key: write.key.clone(), revision });
+        let reserved = write.grant.id == Grant::NONE.id;
+        *self.unwanted.lock() = Some(LeaseKey { key: write.key.clone(), revision, reserved });
         match self.delete_unwanted().await {
             Ok(()) => self.retire(write.grant.id),
             Err(error) => {
@@ -241,10 +221,8 @@ impl EtcdLeases {
     }
 
     async fn delete_unwanted(&self) -> Result<(), StoreError> {
-        let Some(WrittenKey { key, revision }) = self.unwanted.lock().clone() else {
-            return Ok(());
-        };
-        let compare = vec![txn::is_unchanged(&key, revision)];
+        let Some(written) = self.unwanted.lock().clone() else { return Ok(()) };
+        let (compare, key) = (vec![written.is_unchanged()], written.key);
         let request = TxnRequest { compare, success: vec![txn::delete(&key)], failure: vec![] };
         let attempted = || format!("give back the lease {}", String::from_utf8_lossy(&key));
         self.client.txn(request).await.map_err(|fault| fault.during(attempted()))?;

@@ -19,8 +19,7 @@ const HISTORY_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_HISTORY_READS: usize = 1_000;
 
 impl EtcdLeases {
-    /// Finds out since when leases announce what others announce too. Where etcd has forgotten it, or it takes too long,
-    /// they are left without exact evidence.
+    /// Finds out since when leases announce what others do too. What etcd has forgotten stays without exact evidence.
     pub(super) async fn date_disputed(&self, entries: &mut [ListedLease]) {
         let disputed = disputed_identities(entries);
         for (entry, _) in &disputed {

@@ -1,24 +1,21 @@
 //! Requests to whichever member of the cluster answers. One connection is in use at a time; when it
 //! fails the next member is tried, and stays in use as long as it works.
 
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use prost::Message;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
-use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
-use tonic::{Code, Request};
+use tonic::{Code, Request, Status};
 
 use super::EtcdOptions;
 use super::cluster_pin::ClusterPin;
 use super::fault::{Fault, Kind};
-use super::login::{Credentials, Login};
-use super::proto::{
-    StatusRequest, StatusResponse, WatchAction, WatchCreateRequest, WatchRequest, WatchResponse,
-};
+use super::login::{Credentials, Token};
+use super::proto::{Empty, StatusResponse, WatchCreateRequest, WatchRequest, WatchResponse};
 use super::rpc::{self, OpenWatch};
 use super::timing::{MAX_TIMEOUTS, REQUEST_TIMEOUT};
 use super::transport::Transport;
@@ -37,17 +34,14 @@ struct Shared {
     reconnects: Notify,
 }
 
-/// The member in use.
 #[derive(Debug)]
 struct CurrentMember {
     member: usize,
-    /// Counts the changes of connection, so that of two requests failing on the same connection
-    /// only the first moves on to the next member.
+    /// Number of the connection: of two requests that fail on one, only the first moves on to the next member.
     generation: u64,
-    channel: Option<Channel>,
-    /// The member at the other end is known to be of the right cluster.
-    verified: bool,
-    login: Login,
+    connection: Option<Connection>,
+    /// `None` when logging in is due.
+    token: Option<Token>,
     rng: fastrand::Rng,
 }
 
@@ -56,6 +50,7 @@ struct Connection {
     channel: Channel,
     generation: u64,
     endpoint: String,
+    /// The member at the other end is known to be of the right cluster.
     verified: bool,
 }
 
@@ -65,9 +60,8 @@ impl Client {
         let transport = Transport::new(options)?;
         let credentials = Credentials::new(options);
         let member = rng.usize(..transport.count());
-        let login = Login::Unknown;
-        let current =
-            CurrentMember { member, generation: 0, channel: None, verified: false, login, rng };
+        let (connection, token) = (None, None);
+        let current = CurrentMember { member, generation: 0, connection, token, rng };
         let (current, reconnects) = (Mutex::new(current), Notify::new());
         let cluster = options.cluster.clone();
         Ok(Self(Arc::new(Shared { transport, credentials, cluster, current, reconnects })))
@@ -77,11 +71,10 @@ impl Client {
     pub(super) fn reconnect(&self) {
         let mut current = self.0.current.lock();
         current.generation += 1;
-        current.channel = None;
+        current.connection = None;
         self.0.reconnects.notify_waiters();
     }
 
-    /// Returns at the next [`Self::reconnect`].
     pub(super) async fn wait_for_reconnect(&self) {
         self.0.reconnects.notified().await;
     }
@@ -120,7 +113,7 @@ impl Client {
             match fault.kind {
                 Kind::Token if may_log_in_again => {
                     may_log_in_again = false;
-                    self.0.current.lock().login = Login::Unknown;
+                    self.0.current.lock().token = None;
                 }
                 Kind::Unavailable | Kind::OtherCluster if tries > 1 => {
                     tries -= 1;
@@ -137,22 +130,12 @@ impl Client {
         watches: Vec<WatchCreateRequest>,
     ) -> Result<WatchStream, Fault> {
         let connection = self.connection()?;
-        let open = async {
-            self.verify(&connection).await?;
-            let token = self.token(&connection).await?;
-            let watches =
-                watches.into_iter().map(|w| WatchRequest { action: Some(WatchAction::Create(w)) });
-            rpc::open_watch(connection.channel.clone(), watches.collect(), token)
-                .await
-                .map_err(|status| Fault::from_status(&connection.endpoint, &status))
+        let open = async |token| {
+            let watches = watches.into_iter().map(|create| WatchRequest { create: Some(create) });
+            rpc::open_watch(connection.channel.clone(), watches.collect(), token).await
         };
-        let opened = timeout(REQUEST_TIMEOUT, open).await;
-        let opened =
-            opened.unwrap_or_else(|_| Err(timed_out(&connection.endpoint, REQUEST_TIMEOUT)));
-        match opened {
-            Ok(watch) => Ok(WatchStream { client: self.clone(), connection, watch }),
-            Err(fault) => Err(self.note_fault(&connection, fault)),
-        }
+        let watch = self.at(&connection, REQUEST_TIMEOUT, open).await?;
+        Ok(WatchStream { client: self.clone(), connection, watch })
     }
 
     async fn attempt<Q, A>(&self, time: Duration, rpc: &'static str, request: Q) -> Result<A, Fault>
@@ -161,21 +144,33 @@ impl Client {
         A: Message + Default + 'static,
     {
         let connection = self.connection()?;
-        let send = async {
-            self.verify(&connection).await?;
-            let token = self.token(&connection).await?;
+        let send = async |token| {
             let mut request = Request::new(request);
             request.set_timeout(time);
             if let Some(token) = token {
                 request.metadata_mut().insert("token", token);
             }
-            rpc::unary(connection.channel.clone(), rpc, request)
-                .await
-                .map_err(|status| Fault::from_status(&connection.endpoint, &status))
+            rpc::unary(connection.channel.clone(), rpc, request).await
         };
-        let answer = timeout(time, send).await;
+        self.at(&connection, time, send).await
+    }
+
+    /// Makes a call at a member within `time`, once that is known to be of the right cluster and to know us.
+    async fn at<A>(
+        &self,
+        connection: &Connection,
+        time: Duration,
+        call: impl AsyncFnOnce(Token) -> Result<A, Status>,
+    ) -> Result<A, Fault> {
+        let called = async {
+            self.verify(connection).await?;
+            let token = self.token(connection).await?;
+            let answer = call(token).await;
+            answer.map_err(|status| Fault::from_status(&connection.endpoint, &status))
+        };
+        let answer = timeout(time, called).await;
         let answer = answer.unwrap_or_else(|_| Err(timed_out(&connection.endpoint, time)));
-        answer.map_err(|fault| self.note_fault(&connection, fault))
+        answer.map_err(|fault| self.note_fault(connection, fault))
     }
 
     /// Checks the cluster of a member on a new connection, before anything is read or written there.
@@ -185,62 +180,47 @@ impl Client {
         }
         let (channel, endpoint) = (connection.channel.clone(), &connection.endpoint);
         let status: Result<StatusResponse, _> =
-            rpc::unary(channel, rpc::STATUS, Request::new(StatusRequest {})).await;
+            rpc::unary(channel, rpc::STATUS, Request::new(Empty {})).await;
         let found = match status {
             Ok(status) => status.header.unwrap_or_default().cluster_id,
             // A substitute of etcd need not know this call, nor allow it to everybody.
-            Err(status)
-                if matches!(
-                    status.code(),
-                    Code::Unimplemented
-                        | Code::PermissionDenied
-                        | Code::Unauthenticated
-                        | Code::InvalidArgument
-                ) =>
-            {
-                0
-            }
-            Err(status) => return Err(Fault::from_status(endpoint, &status)),
+            Err(status) => match status.code() {
+                Code::Unimplemented | Code::PermissionDenied => 0,
+                Code::Unauthenticated | Code::InvalidArgument => 0,
+                _ => return Err(Fault::from_status(endpoint, &status)),
+            },
         };
-        self.0
-            .cluster
-            .check(endpoint, found)
-            .map_err(|other| Fault::new(Kind::OtherCluster, endpoint, other.to_string()))?;
-        let mut current = self.0.current.lock();
-        if current.generation == connection.generation {
+        let checked = self.0.cluster.check(endpoint, found);
+        checked.map_err(|why| Fault::new(Kind::OtherCluster, endpoint, why))?;
+        if let Some(current) = &mut self.0.current.lock().connection
+            && current.generation == connection.generation
+        {
             current.verified = true;
         }
         Ok(())
     }
 
     /// The token to send along, if this cluster wants one; logs in when none is known.
-    async fn token(&self, connection: &Connection) -> Result<Option<MetadataValue<Ascii>>, Fault> {
+    async fn token(&self, connection: &Connection) -> Result<Token, Fault> {
         let Some(credentials) = &self.0.credentials else { return Ok(None) };
-        if let Some(known) = self.0.current.lock().login.token() {
-            return Ok(known);
+        if let Some(known) = &self.0.current.lock().token {
+            return Ok(known.clone());
         }
-        let login = credentials.log_in(&connection.channel, &connection.endpoint).await?;
-        let token = login.token().unwrap_or_default();
-        self.0.current.lock().login = login;
+        let token = credentials.log_in(&connection.channel, &connection.endpoint).await?;
+        self.0.current.lock().token = Some(token.clone());
         Ok(token)
     }
 
     fn connection(&self) -> Result<Connection, Fault> {
         let mut current = self.0.current.lock();
-        let endpoint = self.0.transport.name(current.member);
-        let generation = current.generation;
-        if let Some(channel) = &current.channel {
-            let (channel, verified) = (channel.clone(), current.verified);
-            return Ok(Connection { channel, generation, endpoint, verified });
+        if let Some(connection) = &current.connection {
+            return Ok(connection.clone());
         }
-        match self.0.transport.channel(current.member) {
-            Ok(channel) => {
-                current.channel = Some(channel.clone());
-                current.verified = false;
-                Ok(Connection { channel, generation, endpoint, verified: false })
-            }
-            Err(reason) => Err(Fault::new(Kind::Unavailable, &endpoint, reason)),
-        }
+        let (endpoint, generation) = (self.0.transport.name(current.member), current.generation);
+        let channel = self.0.transport.channel(current.member);
+        let channel = channel.map_err(|reason| Fault::new(Kind::Unavailable, &endpoint, reason))?;
+        let connection = Connection { channel, generation, endpoint, verified: false };
+        Ok(current.connection.insert(connection).clone())
     }
 
     /// Moves on to the next member when the fault is the connection's.
@@ -255,7 +235,7 @@ impl Client {
             );
             current.member = (current.member + 1) % self.0.transport.count();
             current.generation += 1;
-            current.channel = None;
+            current.connection = None;
         }
         fault
     }
@@ -276,7 +256,6 @@ fn timed_out(endpoint: &str, waited: Duration) -> Fault {
     Fault::new(Kind::Unavailable, endpoint, format!("no answer within {} s", waited.as_secs()))
 }
 
-/// An open stream of changes.
 pub(super) struct WatchStream {
     client: Client,
     connection: Connection,

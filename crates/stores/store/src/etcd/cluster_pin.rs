@@ -1,10 +1,11 @@
 //! The one etcd cluster that is spoken to. All endpoints must be members of it, and of the one that was known before: an
 //! endpoint of another cluster has other leases and another config, which are not this network's.
 
-use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 /// Called with the id of a cluster that is met for the first time.
 type FoundCallback = Box<dyn Fn(u64) + Send + Sync>;
@@ -27,15 +28,6 @@ struct State {
     others: BTreeSet<String>,
 }
 
-/// An endpoint that is a member of another cluster.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it is a member of the cluster {found:x}, and leases are in the cluster {known:x}: {fix}")]
-pub(super) struct OtherCluster {
-    pub(super) found: u64,
-    pub(super) known: u64,
-    pub(super) fix: String,
-}
-
 impl ClusterPin {
     /// Pin of a cluster that is `known`; `fix` is logged when another one is found; `learned` is called with the first one found.
     pub fn new(
@@ -47,9 +39,8 @@ impl ClusterPin {
         Self(Arc::new(Shared { state, fix: Some(fix), learned: Some(Box::new(learned)) }))
     }
 
-    /// Whether a member of this cluster is one that may be spoken to. What does not tell its cluster, as some servers
-    /// that are not etcd, is believed.
-    pub(super) fn check(&self, endpoint: &str, found: u64) -> Result<(), OtherCluster> {
+    /// Whether a member may be spoken to. What tells no cluster, as some servers that are not etcd, is believed.
+    pub(super) fn check(&self, endpoint: &str, found: u64) -> Result<(), String> {
         if found == 0 {
             return Ok(());
         }
@@ -65,11 +56,11 @@ impl ClusterPin {
         if known == found {
             return Ok(());
         }
-        let fix =
-            self.0.fix.clone().unwrap_or_else(|| {
-                "name members of one cluster alone in etcd-endpoints".to_owned()
-            });
-        let other = OtherCluster { found, known, fix };
+        let fix = self.0.fix.as_deref();
+        let fix = fix.unwrap_or("name members of one cluster alone in etcd-endpoints");
+        let other = format!(
+            "it is a member of the cluster {found:x}, and leases are in the cluster {known:x}: {fix}"
+        );
         if state.others.insert(endpoint.to_owned()) {
             tracing::error!(endpoint, "This etcd is not used: {other}");
         }

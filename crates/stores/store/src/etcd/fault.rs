@@ -23,7 +23,6 @@ pub(super) enum Kind {
     /// The requested revision is compacted, or not there yet: list again.
     Outdated,
     Refused,
-    /// The member is of another cluster.
     OtherCluster,
 }
 

@@ -28,12 +28,10 @@ pub(crate) struct Keys {
     pub(super) config: String,
     /// `subnets/` and `v6-subnets/`.
     pub(super) directories: [String; 2],
-    /// Directory of operators' requests.
     pub(super) requests: String,
     answers: String,
 }
 
-/// Meaning of a key.
 #[derive(Debug, PartialEq)]
 pub(super) enum KeyMeaning {
     Config,
@@ -64,7 +62,6 @@ impl Keys {
         format!("{}{id}", self.requests)
     }
 
-    /// Directory of the answers to a request.
     pub(super) fn answers(&self, id: &RequestId) -> String {
         format!("{}{id}/", self.answers)
     }
@@ -83,12 +80,11 @@ impl Keys {
         format!("{directory}{subnet}")
     }
 
-    /// The other name an IPv6-only lease may have.
-    pub(super) fn go_lease(&self, subnet: &Subnet) -> Option<String> {
-        match subnet {
-            Subnet::V6(_) => Some(format!("{}{GO_NO_V4}{subnet}", self.subnets())),
-            Subnet::V4(_) | Subnet::Dual(..) => None,
-        }
+    /// All names that a lease may have: an IPv6-only one has another in the Go flannel.
+    pub(super) fn names(&self, subnet: &Subnet) -> impl Iterator<Item = String> + use<> {
+        let is_v6_alone = matches!(subnet, Subnet::V6(_));
+        let go = is_v6_alone.then(|| format!("{}{GO_NO_V4}{subnet}", self.subnets()));
+        std::iter::once(self.lease(subnet)).chain(go)
     }
 
     pub(super) fn meaning(&self, key: &[u8]) -> KeyMeaning {
@@ -121,7 +117,6 @@ impl KeyRange {
         Self { start: directory.to_owned().into(), end: end.into() }
     }
 
-    /// All keys that begin so.
     pub(super) fn beginning(prefix: &str) -> Self {
         // Keys are text, so the last byte of a prefix is never the highest.
         let mut end = prefix.as_bytes().to_vec();
@@ -142,8 +137,7 @@ impl From<KeyRange> for RangeRequest {
     }
 }
 
-/// Cleans a path the way Go's `path.Join` does: no doubled slashes, `.` and `..` resolved. Joining to
-/// an empty prefix gives a relative path.
+/// Cleans a path as Go's `path.Join` does: no `//`, `.` or `..`. With an empty prefix it is relative.
 fn clean(path: &str, prefix: &str) -> String {
     let rooted = prefix.starts_with('/');
     let mut parts: Vec<&str> = Vec::new();

@@ -1,19 +1,20 @@
 //! State that all operations on etcd share: the client, the key names, and what was learnt from answers.
 
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use flannel_common::Task;
 use flannel_lease::{Expiry, LEASE_TTL};
+use parking_lot::Mutex;
 use prost::bytes::Bytes;
 
-use super::EtcdOptions;
 use super::client::Client;
 use super::fault::Fault;
 use super::keys::{KeyRange, Keys};
+use super::proto::{Compare, KeyValue};
 use super::timing::REQUEST_TIMEOUT;
 use super::unreadable::Unreadable;
+use super::{EtcdOptions, txn};
 use crate::{Contact, StoreError};
 
 #[derive(Debug)]
@@ -26,16 +27,28 @@ pub(super) struct EtcdLeases {
     pub(super) list_timeout: Mutex<Duration>,
     pub(super) unreadable: Mutex<Unreadable>,
     /// A key that was written and is not wanted, and could not be deleted so far.
-    pub(super) unwanted: Mutex<Option<WrittenKey>>,
+    pub(super) unwanted: Mutex<Option<LeaseKey>>,
     pub(super) rng: Mutex<fastrand::Rng>,
     pub(super) contact: Contact,
 }
 
-/// A key as it was written by us.
+/// Key of a lease, as it was when it was last read or written.
 #[derive(Clone, Debug)]
-pub(super) struct WrittenKey {
+pub(super) struct LeaseKey {
     pub(super) key: Bytes,
     pub(super) revision: i64,
+    pub(super) reserved: bool,
+}
+
+impl LeaseKey {
+    pub(super) fn of(kv: &KeyValue) -> Self {
+        let reserved = kv.lease == Grant::NONE.id;
+        Self { key: kv.key.clone(), revision: kv.mod_revision, reserved }
+    }
+
+    pub(super) fn is_unchanged(&self) -> Compare {
+        txn::is_unchanged(&self.key, self.revision)
+    }
 }
 
 /// An etcd lease, fresh.
@@ -87,8 +100,7 @@ impl EtcdLeases {
         self.config_read_at.load(Ordering::Relaxed)
     }
 
-    /// An etcd lease of full length, to attach a key to. Its life counts from before the request, so
-    /// that we never believe in it longer than etcd does.
+    /// A full etcd lease. It counts from before the request, so that we never believe in it longer than etcd does.
     pub(super) async fn grant(&self) -> Result<Grant, Fault> {
         let before = SystemTime::now();
         let answer = self.client.lease_grant(LEASE_TTL.as_secs() as i64).await?;
@@ -118,7 +130,6 @@ impl EtcdLeases {
         Task::spawn("revocation of an etcd lease", revoke).detach();
     }
 
-    /// The directories leases are in.
     pub(super) fn directories(&self) -> &[String] {
         let all = &self.keys.directories;
         if self.v6_left_out.load(Ordering::Relaxed) { &all[..1] } else { all }

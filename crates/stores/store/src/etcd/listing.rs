@@ -7,17 +7,16 @@ use prost::bytes::Bytes;
 use super::fault::{Fault, Kind};
 use super::keys::{KeyMeaning, KeyRange};
 use super::leases::{EtcdLeases, Grant};
-use super::proto::{KeyValue, RangeRequest, RangeResponse, ResponseHeader, TxnResponse};
+use super::proto::{Compare, KeyValue, RangeRequest, RangeResponse, ResponseHeader, TxnResponse};
 use super::timing::{LIST_TIMEOUT_MAX, REQUEST_TIMEOUT};
 use super::watch_progress::WatchProgress;
 use super::{rpc, txn};
-use crate::{AnnouncedSince, Cursor, StoreError, StoredLease};
+use crate::{AnnouncedSince, Cursor, Snapshot, StoreError, StoredLease};
 
 /// Keys of the first page. Each page after it has twice as many: work begins soon, and few answers are waited for.
 const FIRST_PAGE: i64 = 1_000;
 /// Most times that a list is started: etcd may compact its revision before it is complete.
 const MAX_LIST_STARTS: u32 = 4;
-/// Most leases that room is allocated for beforehand.
 const MAX_PREALLOCATED: usize = 100_000;
 /// Most lookups of older values for one listing.
 const MAX_LOOKUPS: usize = 16;
@@ -31,7 +30,6 @@ pub(super) struct Listing {
     pub(super) entries: Vec<ListedLease>,
 }
 
-/// One lease as it is stored.
 #[derive(Debug)]
 pub(super) struct ListedLease {
     pub(super) subnet: Subnet,
@@ -203,8 +201,7 @@ impl EtcdLeases {
         }
     }
 
-    /// Tells of a bad value once, after looking up what it replaced: etcd keeps that until it is
-    /// compacted.
+    /// Logs a bad value once, after looking up the value before it, which etcd keeps until it is compacted.
     pub(super) async fn note_bad_value(&self, kv: &KeyValue) {
         let Err(why) = LeaseAttrs::from_json(&kv.value) else { return };
         if self.unreadable.lock().knows(&kv.key) {
@@ -235,14 +232,11 @@ impl Listing {
         self.header.revision
     }
 
-    /// Position from which a watch continues.
-    pub(super) fn cursor(&self) -> Cursor {
-        Cursor::new(self.revision().to_string())
-    }
-
     /// The leases whose attributes are known.
-    pub(super) fn into_leases(self) -> Vec<StoredLease> {
-        self.entries.into_iter().filter_map(ListedLease::stored).collect()
+    pub(super) fn into_snapshot(self) -> Snapshot {
+        let cursor = Cursor::new(self.revision().to_string());
+        let leases = self.entries.into_iter().filter_map(ListedLease::stored).collect();
+        Snapshot { cursor, leases }
     }
 }
 
@@ -263,6 +257,10 @@ impl ListedLease {
     /// A key that does not expire is a reservation.
     pub(super) fn is_reserved(&self) -> bool {
         self.kv.lease == Grant::NONE.id
+    }
+
+    pub(super) fn is_unchanged(&self) -> Compare {
+        txn::is_unchanged(&self.kv.key, self.kv.mod_revision)
     }
 
     pub(super) fn lease(&self) -> Option<Lease> {

@@ -14,14 +14,8 @@ pub(super) struct Credentials {
     password: Secret,
 }
 
-/// State of our login; a token is good at every member.
-#[derive(Debug)]
-pub(super) enum Login {
-    Unknown,
-    /// The cluster does not ask who we are.
-    NotWanted,
-    Token(MetadataValue<Ascii>),
-}
+/// Result of a login: a token, which is good at every member; `None` where the cluster does not ask who we are.
+pub(super) type Token = Option<MetadataValue<Ascii>>;
 
 impl Credentials {
     /// Both must be given and not empty.
@@ -31,7 +25,7 @@ impl Credentials {
         Some(Self { username, password })
     }
 
-    pub(super) async fn log_in(&self, channel: &Channel, endpoint: &str) -> Result<Login, Fault> {
+    pub(super) async fn log_in(&self, channel: &Channel, endpoint: &str) -> Result<Token, Fault> {
         let request = AuthenticateRequest {
             name: self.username.clone(),
             password: self.password.reveal().to_owned(),
@@ -44,24 +38,13 @@ impl Credentials {
                     Fault::new(Kind::Refused, endpoint, "its token is not a valid header value")
                 })?;
                 token.set_sensitive(true);
-                Ok(Login::Token(token))
+                Ok(Some(token))
             }
             Err(status) if status.message().contains("authentication is not enabled") => {
                 tracing::info!(endpoint, "etcd asks for no user name: the one given is not used");
-                Ok(Login::NotWanted)
+                Ok(None)
             }
             Err(status) => Err(Fault::from_status(endpoint, &status)),
-        }
-    }
-}
-
-impl Login {
-    /// `None` when logging in is due.
-    pub(super) fn token(&self) -> Option<Option<MetadataValue<Ascii>>> {
-        match self {
-            Self::Unknown => None,
-            Self::NotWanted => Some(None),
-            Self::Token(token) => Some(Some(token.clone())),
         }
     }
 }
@@ -74,6 +57,7 @@ mod tests {
     fn the_token_of_a_login_is_not_shown() {
         let mut token: MetadataValue<Ascii> = "hunter2".parse().expect("a header value");
         token.set_sensitive(true);
-        assert!(!format!("{:?}", Login::Token(token)).contains("hunter2"));
+        let token: Token = Some(token);
+        assert!(!format!("{token:?}").contains("hunter2"));
     }
 }

@@ -5,7 +5,6 @@ mod announced_history;
 mod client;
 mod cluster_pin;
 mod fault;
-mod key_values;
 mod keys;
 mod leases;
 mod listing;
@@ -38,7 +37,6 @@ use crate::{
 };
 
 pub use self::cluster_pin::ClusterPin;
-pub use self::key_values::{EtcdKey, EtcdKeys};
 pub use self::options::{EtcdOptions, Secret};
 
 #[derive(Debug)]
@@ -48,8 +46,7 @@ pub struct EtcdStore {
 }
 
 impl EtcdStore {
-    /// Needs no etcd: a connection is made with the first request. `previous` is for the name only;
-    /// from `seed` come the choice of endpoint, of subnet and of pauses.
+    /// Needs no etcd yet. `previous` is for the name only; `seed` decides on endpoint, subnet and pauses.
     pub fn new(
         options: &EtcdOptions,
         previous: Option<Subnet>,
@@ -62,9 +59,8 @@ impl EtcdStore {
 #[async_trait]
 impl Store for EtcdStore {
     fn name(&self) -> String {
-        let v4 = self.previous.and_then(|subnet| subnet.v4()).map(|net| net.to_string());
-        let v6 = self.previous.and_then(|subnet| subnet.v6()).map(|net| net.to_string());
-        let previous = v4.or(v6).unwrap_or_else(|| "None".to_owned());
+        let previous = self.previous.and_then(|subnet| subnet.nets().next());
+        let previous = previous.map_or_else(|| "None".to_owned(), |net| net.to_string());
         format!("Etcd Local Manager with Previous Subnet: {previous}")
     }
 

@@ -1,6 +1,7 @@
 //! Operations of an operator in etcd. Every write compares with what was read before.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -20,8 +21,7 @@ use crate::{
 #[async_trait]
 impl OperatorStore for EtcdStore {
     async fn snapshot(&self) -> Result<Snapshot, StoreError> {
-        let listing = self.leases.list().await?;
-        Ok(Snapshot { cursor: listing.cursor(), leases: listing.into_leases() })
+        Ok(self.leases.list().await?.into_snapshot())
     }
 
     async fn list(&self) -> Result<Vec<Held>, StoreError> {
@@ -31,13 +31,9 @@ impl OperatorStore for EtcdStore {
         for entry in listing.entries {
             let id = entry.kv.lease;
             let Some(StoredLease { lease, version, .. }) = entry.stored() else { continue };
-            let expiry = match ends.get(&id) {
-                Some(known) => *known,
-                None => {
-                    let end = self.leases.end_of(id).await?;
-                    ends.insert(id, end);
-                    end
-                }
+            let expiry = match ends.entry(id) {
+                Entry::Occupied(known) => *known.get(),
+                Entry::Vacant(new) => *new.insert(self.leases.end_of(id).await?),
             };
             held.push(Held { lease, expiry, version });
         }
@@ -71,7 +67,7 @@ impl SubnetPool for EtcdStore {
             Some(entry) => {
                 self.leases.check_node(&entry, attrs, &attempted).await?;
                 let put = txn::put(&entry.kv.key, &entry.kv.value, Grant::NONE.id);
-                self.leases.change(vec![unchanged(&entry)], put, &attempted).await?;
+                self.leases.change(vec![entry.is_unchanged()], put, &attempted).await?;
                 self.leases.retire(entry.kv.lease);
                 Ok(())
             }
@@ -90,7 +86,7 @@ impl SubnetPool for EtcdStore {
         }
         let grant = self.leases.grant().await.map_err(|fault| fault.during(&attempted))?;
         let put = txn::put(&entry.kv.key, &entry.kv.value, grant.id);
-        self.leases.change(vec![unchanged(&entry)], put, &attempted).await
+        self.leases.change(vec![entry.is_unchanged()], put, &attempted).await
     }
 
     async fn release(&self, held: &Held) -> Result<(), StoreError> {
@@ -104,7 +100,7 @@ impl SubnetPool for EtcdStore {
             return Err(StoreError::rejected(&attempted, Refusal::Reserved(*subnet)));
         }
         let delete = txn::delete(&entry.kv.key);
-        self.leases.change(vec![unchanged(&entry)], delete, &attempted).await?;
+        self.leases.change(vec![entry.is_unchanged()], delete, &attempted).await?;
         self.leases.retire(entry.kv.lease);
         Ok(())
     }
@@ -126,15 +122,11 @@ impl SubnetPool for EtcdStore {
                 self.leases.check_node(&entry, &lease.attrs, &attempted).await?;
                 let value = Bytes::from(lease.attrs.to_json());
                 let put = txn::put(&entry.kv.key, &value, grant.id);
-                self.leases.change(vec![unchanged(&entry)], put, &attempted).await
+                self.leases.change(vec![entry.is_unchanged()], put, &attempted).await
             }
             None => self.leases.create(&lease.subnet, &lease.attrs, grant, &attempted).await,
         }
     }
-}
-
-fn unchanged(entry: &ListedLease) -> Compare {
-    txn::is_unchanged(&entry.kv.key, entry.kv.mod_revision)
 }
 
 impl EtcdLeases {
@@ -147,8 +139,7 @@ impl EtcdLeases {
 
     /// One lease as it is now.
     async fn look(&self, subnet: &Subnet) -> Result<Option<ListedLease>, StoreError> {
-        for key in [Some(self.keys.lease(subnet)), self.keys.go_lease(subnet)].into_iter().flatten()
-        {
+        for key in self.keys.names(subnet) {
             let found = self.client.get(Bytes::from(key.clone()), 0).await;
             if let Some(kv) = found.map_err(|fault| fault.during(format!("read {key}")))? {
                 let attrs = LeaseAttrs::from_json(&kv.value).ok();
@@ -175,14 +166,9 @@ impl EtcdLeases {
         let is_node = |entry: &&ListedLease| {
             entry.attrs.as_ref().is_some_and(|of| known_by.same_node(of, attrs))
         };
-        match listing.entries.iter().find(is_node) {
-            Some(entry) => {
-                let (has, reserved) = (entry.subnet, entry.is_reserved());
-                let refusal = Refusal::NodeHasLease { node, has, reserved };
-                Err(StoreError::rejected(attempted, refusal))
-            }
-            None => Ok(()),
-        }
+        let Some(entry) = listing.entries.iter().find(is_node) else { return Ok(()) };
+        let (has, reserved) = (entry.subnet, entry.is_reserved());
+        Err(StoreError::rejected(attempted, Refusal::NodeHasLease { node, has, reserved }))
     }
 
     async fn check_node(

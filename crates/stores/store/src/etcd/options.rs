@@ -10,8 +10,7 @@ use super::ClusterPin;
 /// The `--etcd-*` options.
 #[derive(Clone, Debug, Default)]
 pub struct EtcdOptions {
-    /// `http://host:port`, `https://host:port` or `host:port`, each as it says; without a scheme, TLS where there are
-    /// files for it.
+    /// `http://host:port`, `https://host:port`, or `host:port`, which means TLS where there are files for it.
     pub endpoints: Vec<String>,
     /// Prefix of flannel's keys, e.g. `/coreos.com/network`.
     pub prefix: String,

@@ -133,11 +133,11 @@ pub(crate) enum Outcome {
     DeleteRange(DeleteRangeResponse),
 }
 
+/// Comparison of a key for equality, which is the default of the field left out.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Compare {
-    #[prost(enumeration = "CompareResult", tag = "1")]
-    pub(crate) result: i32,
-    #[prost(enumeration = "CompareTarget", tag = "2")]
+    /// [`COMPARE_VERSION`] or [`COMPARE_MOD`], as `value` has it.
+    #[prost(int32, tag = "2")]
     pub(crate) target: i32,
     #[prost(bytes = "bytes", tag = "3")]
     pub(crate) key: Bytes,
@@ -145,18 +145,8 @@ pub(crate) struct Compare {
     pub(crate) value: Option<CompareValue>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
-#[repr(i32)]
-pub(crate) enum CompareResult {
-    Equal = 0,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
-#[repr(i32)]
-pub(crate) enum CompareTarget {
-    Version = 0,
-    Mod = 2,
-}
+pub(crate) const COMPARE_VERSION: i32 = 0;
+pub(crate) const COMPARE_MOD: i32 = 2;
 
 #[derive(Clone, PartialEq, Oneof)]
 pub(crate) enum CompareValue {
@@ -189,9 +179,6 @@ pub(crate) struct TxnResponse {
 // --- Maintenance ---
 
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct StatusRequest {}
-
-#[derive(Clone, PartialEq, Message)]
 pub(crate) struct StatusResponse {
     #[prost(message, optional, tag = "1")]
     pub(crate) header: Option<ResponseHeader>,
@@ -205,39 +192,21 @@ pub(crate) struct LeaseGrantRequest {
     pub(crate) ttl: i64,
 }
 
+/// Request to revoke a lease, to keep it alive, or to ask how long it lasts and, with `keys`, for what.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct LeaseGrantResponse {
-    #[prost(int64, tag = "2")]
-    pub(crate) id: i64,
-    #[prost(int64, tag = "3")]
-    pub(crate) ttl: i64,
-}
-
-/// Request to revoke a lease, or to keep it alive.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct LeaseIdRequest {
-    #[prost(int64, tag = "1")]
-    pub(crate) id: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct LeaseKeepAliveResponse {
-    /// 0 when the lease no longer exists.
-    #[prost(int64, tag = "3")]
-    pub(crate) ttl: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct LeaseTimeToLiveRequest {
+pub(crate) struct LeaseRequest {
     #[prost(int64, tag = "1")]
     pub(crate) id: i64,
     #[prost(bool, tag = "2")]
     pub(crate) keys: bool,
 }
 
+/// Response to a grant, a keep-alive or a question how long a lease lasts.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct LeaseTimeToLiveResponse {
-    /// -1 when the lease no longer exists.
+pub(crate) struct LeaseResponse {
+    #[prost(int64, tag = "2")]
+    pub(crate) id: i64,
+    /// 0 or -1 when the lease no longer exists.
     #[prost(int64, tag = "3")]
     pub(crate) ttl: i64,
     #[prost(bytes = "bytes", repeated, tag = "5")]
@@ -248,14 +217,8 @@ pub(crate) struct LeaseTimeToLiveResponse {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct WatchRequest {
-    #[prost(oneof = "WatchAction", tags = "1")]
-    pub(crate) action: Option<WatchAction>,
-}
-
-#[derive(Clone, PartialEq, Oneof)]
-pub(crate) enum WatchAction {
-    #[prost(message, tag = "1")]
-    Create(WatchCreateRequest),
+    #[prost(message, optional, tag = "1")]
+    pub(crate) create: Option<WatchCreateRequest>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -290,22 +253,22 @@ pub(crate) struct WatchResponse {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Event {
-    #[prost(enumeration = "EventKind", tag = "1")]
+    /// 0: put, 1: deleted.
+    #[prost(int32, tag = "1")]
     pub(crate) kind: i32,
     #[prost(message, optional, tag = "2")]
     pub(crate) kv: Option<KeyValue>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
-#[repr(i32)]
-pub(crate) enum EventKind {
-    Put = 0,
-    Delete = 1,
+impl Event {
+    pub(crate) fn is_deletion(&self) -> bool {
+        self.kind == 1
+    }
 }
 
 // --- Auth ---
 
-/// `Debug` leaves out the password.
+/// Cannot be shown, since it has the password.
 #[derive(Clone, PartialEq, Message)]
 #[prost(skip_debug)]
 pub(crate) struct AuthenticateRequest {
@@ -315,12 +278,7 @@ pub(crate) struct AuthenticateRequest {
     pub(crate) password: String,
 }
 
-impl std::fmt::Debug for AuthenticateRequest {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("AuthenticateRequest").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
+/// Cannot be shown, likewise.
 #[derive(Clone, PartialEq, Message)]
 #[prost(skip_debug)]
 pub(crate) struct AuthenticateResponse {
@@ -328,12 +286,6 @@ pub(crate) struct AuthenticateResponse {
     pub(crate) token: String,
 }
 
-impl std::fmt::Debug for AuthenticateResponse {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("AuthenticateResponse").finish_non_exhaustive()
-    }
-}
-
-/// Response of which nothing is read.
+/// Request without fields, or response of which nothing is read.
 #[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct Ignored {}
+pub(crate) struct Empty {}

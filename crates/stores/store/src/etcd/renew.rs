@@ -6,21 +6,13 @@ use prost::bytes::Bytes;
 
 use super::fault::Fault;
 use super::keys::KeyRange;
-use super::leases::{EtcdLeases, Grant};
+use super::leases::{EtcdLeases, Grant, LeaseKey};
 use super::proto::{KeyValue, RequestOp, TxnRequest};
 use super::txn;
 use crate::{Held, StoreError};
 
-/// A key of ours can change under our hands once or twice - the answer to an earlier renewal got
-/// lost, an operator made a reservation of it - but not for ever.
+/// Our key may change once or twice, by a write whose answer got lost or a reservation, but not for ever.
 const MAX_TRIES: u32 = 3;
-
-/// Our key as we believe it to be.
-struct HeldKey {
-    key: Bytes,
-    revision: i64,
-    reserved: bool,
-}
 
 enum WriteOutcome {
     Done {
@@ -51,15 +43,10 @@ impl EtcdLeases {
             let put = txn::put(&known.key, value, grant.id);
             match self.write(held, &known, put).await.map_err(failed)? {
                 WriteOutcome::Done { revision, replaced } => {
-                    replaced
-                        .iter()
-                        .filter(|old| old.lease != grant.id)
-                        .for_each(|old| self.retire(old.lease));
-                    return Ok(Held {
-                        lease,
-                        expiry: grant.expiry,
-                        version: Version::new(revision.unsigned_abs()),
-                    });
+                    let replaced = replaced.iter().filter(|old| old.lease != grant.id);
+                    replaced.for_each(|old| self.retire(old.lease));
+                    let version = Version::new(revision.unsigned_abs());
+                    return Ok(Held { lease, expiry: grant.expiry, version });
                 }
                 WriteOutcome::Changed(found) => match self.still_ours(held, &known, &ours, found) {
                     Ok(newer) => known = newer,
@@ -99,8 +86,8 @@ impl EtcdLeases {
         Err(StoreError::Contended { tries: MAX_TRIES })
     }
 
-    fn held_key(&self, held: &Held) -> HeldKey {
-        HeldKey {
+    fn held_key(&self, held: &Held) -> LeaseKey {
+        LeaseKey {
             key: self.keys.lease(&held.lease.subnet).into(),
             revision: held.version.number().cast_signed(),
             reserved: held.expiry == Expiry::Never,
@@ -110,14 +97,13 @@ impl EtcdLeases {
     async fn write(
         &self,
         held: &Held,
-        known: &HeldKey,
+        known: &LeaseKey,
         operation: RequestOp,
     ) -> Result<WriteOutcome, Fault> {
-        let names =
-            [Some(self.keys.lease(&held.lease.subnet)), self.keys.go_lease(&held.lease.subnet)];
-        let look = names.into_iter().flatten().map(|name| txn::get(KeyRange::single(&name)));
+        let names = self.keys.names(&held.lease.subnet);
+        let look = names.map(|name| txn::get(KeyRange::single(&name)));
         let request = TxnRequest {
-            compare: vec![txn::is_unchanged(&known.key, known.revision)],
+            compare: vec![known.is_unchanged()],
             success: vec![operation],
             failure: look.collect(),
         };
@@ -131,20 +117,18 @@ impl EtcdLeases {
         })
     }
 
-    /// The key was written, but perhaps by us: an earlier write whose answer got lost left exactly
-    /// our bytes there. `ours` are the values we may have written.
+    /// The present key, if it is ours: a write whose answer got lost has left one of the values `ours`.
     fn still_ours(
         &self,
         held: &Held,
-        known: &HeldKey,
+        known: &LeaseKey,
         ours: &[Bytes],
         found: Vec<KeyValue>,
-    ) -> Result<HeldKey, StoreError> {
+    ) -> Result<LeaseKey, StoreError> {
         let is_ours =
             |kv: &&KeyValue| kv.mod_revision == known.revision || ours.contains(&kv.value);
         if let Some(kv) = found.iter().find(is_ours) {
-            let reserved = kv.lease == Grant::NONE.id;
-            return Ok(HeldKey { key: kv.key.clone(), revision: kv.mod_revision, reserved });
+            return Ok(LeaseKey::of(kv));
         }
         let subnet = held.lease.subnet;
         let Some(kv) = found.into_iter().next() else {

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::fault::{Fault, Kind};
 use super::keys::KeyRange;
 use super::leases::EtcdLeases;
-use super::proto::{Event, EventKind, KeyValue, RangeRequest, WatchCreateRequest};
+use super::proto::{Event, KeyValue, RangeRequest, WatchCreateRequest};
 use super::timing::WATCH_SILENCE;
 use super::{EtcdStore, txn};
 use crate::{
@@ -178,8 +178,9 @@ impl Follower {
     }
 
     fn apply(&mut self, event: Event) {
+        let is_deletion = event.is_deletion();
         let Some(kv) = event.kv else { return };
-        match event.kind == EventKind::Delete as i32 {
+        match is_deletion {
             true => _ = self.standing.remove(&kv.key),
             false => self.insert(&kv),
         }

@@ -15,9 +15,8 @@ use tonic_prost::ProstCodec;
 use super::client::Client;
 use super::fault::Fault;
 use super::proto::{
-    Ignored, KeyValue, LeaseGrantRequest, LeaseGrantResponse, LeaseIdRequest,
-    LeaseKeepAliveResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, RangeRequest,
-    RangeResponse, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
+    Empty, KeyValue, LeaseGrantRequest, LeaseRequest, LeaseResponse, RangeRequest, RangeResponse,
+    TxnRequest, TxnResponse, WatchRequest, WatchResponse,
 };
 
 pub(super) const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
@@ -48,29 +47,25 @@ impl Client {
         self.unary(TXN, request).await
     }
 
-    pub(super) async fn lease_grant(&self, ttl_seconds: i64) -> Result<LeaseGrantResponse, Fault> {
+    pub(super) async fn lease_grant(&self, ttl_seconds: i64) -> Result<LeaseResponse, Fault> {
         self.unary(LEASE_GRANT, LeaseGrantRequest { ttl: ttl_seconds }).await
     }
 
-    /// Gives a lease its full life again; whether it still existed. etcd would take more of these on one stream, and
-    /// answers one by itself the same way.
+    /// Gives a lease its full life again, alone on its stream; whether it still existed.
     pub(super) async fn lease_keep_alive(&self, id: i64) -> Result<bool, Fault> {
-        let kept: LeaseKeepAliveResponse =
-            self.unary(LEASE_KEEP_ALIVE, LeaseIdRequest { id }).await?;
+        let request = LeaseRequest { id, keys: false };
+        let kept: LeaseResponse = self.unary(LEASE_KEEP_ALIVE, request).await?;
         Ok(kept.ttl > 0)
     }
 
     /// Deletes every key attached to the lease, too.
     pub(super) async fn lease_revoke(&self, id: i64) -> Result<(), Fault> {
-        self.unary(LEASE_REVOKE, LeaseIdRequest { id }).await.map(|Ignored {}| ())
+        self.unary(LEASE_REVOKE, LeaseRequest { id, keys: false }).await.map(|Empty {}| ())
     }
 
     /// Remaining life of a lease, with the keys attached to it.
-    pub(super) async fn lease_time_to_live(
-        &self,
-        id: i64,
-    ) -> Result<LeaseTimeToLiveResponse, Fault> {
-        self.unary(LEASE_TIME_TO_LIVE, LeaseTimeToLiveRequest { id, keys: true }).await
+    pub(super) async fn lease_time_to_live(&self, id: i64) -> Result<LeaseResponse, Fault> {
+        self.unary(LEASE_TIME_TO_LIVE, LeaseRequest { id, keys: true }).await
     }
 }
 

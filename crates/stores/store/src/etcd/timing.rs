@@ -19,8 +19,7 @@ pub(super) const LIST_TIMEOUT_MAX: Duration = Duration::from_secs(80);
 pub(super) const PING_INTERVAL: Duration = Duration::from_secs(10);
 pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// etcd reports progress on an idle watch every 10 minutes. A stream silent for longer than this is
-/// opened again, in case a proxy keeps only our side of it alive.
+/// etcd reports progress of an idle watch every 10 minutes; a stream silent for longer may live on our side alone.
 pub(super) const WATCH_SILENCE: Duration = Duration::from_secs(25 * 60);
 /// Pauses between attempts to watch.
 pub(super) const WATCH_RETRY: Backoff =

@@ -3,8 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
+use flannel_https::pem::certificates;
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use super::EtcdOptions;
@@ -44,25 +43,19 @@ impl TlsFiles {
         // A proxy that ends TLS may not negotiate a protocol; etcd speaks nothing but HTTP/2 here.
         let mut config = ClientTlsConfig::new().timeout(CONNECT_TIMEOUT).assume_http2(true);
         config = match &self.ca {
-            Some(ca) => config.ca_certificate(Certificate::from_pem(read_certificates(ca)?)),
+            Some(ca) => config.ca_certificate(Certificate::from_pem(read(ca, true)?)),
             None => config.with_native_roots(),
         };
         if let Some((cert, key)) = &self.identity {
-            config = config.identity(Identity::from_pem(read_certificates(cert)?, read(key)?));
+            config = config.identity(Identity::from_pem(read(cert, true)?, read(key, false)?));
         }
         Ok(config)
     }
 }
 
-fn read_certificates(path: &Path) -> Result<Vec<u8>, String> {
-    let pem = read(path)?;
-    match CertificateDer::pem_slice_iter(&pem).next() {
-        Some(Ok(_)) => Ok(pem),
-        Some(Err(error)) => Err(format!("{} is not a PEM file: {error}", path.display())),
-        None => Err(format!("{} holds no certificate", path.display())),
+fn read(path: &Path, has_certificates: bool) -> Result<Vec<u8>, String> {
+    if has_certificates {
+        certificates(path)?;
     }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, String> {
     std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
 }

@@ -1,11 +1,10 @@
 //! The members of the etcd cluster and the connection to one of them.
 
 use std::io;
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use flannel_https::connect_to;
+use flannel_https::{Server, connect_to};
 use http::Uri;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
@@ -20,8 +19,7 @@ use crate::StoreError;
 
 #[derive(Debug)]
 pub(super) struct Transport {
-    /// URLs of the members, with `https` or `http` as written.
-    members: Vec<Uri>,
+    members: Vec<Server>,
     tls: TlsFiles,
 }
 
@@ -34,11 +32,9 @@ impl Transport {
             return Err(misconfigured("no endpoint is given"));
         }
         let tls = TlsFiles::new(options);
-        let members: Vec<Uri> = endpoints
-            .iter()
-            .map(|endpoint| member(endpoint, uses_tls(endpoint, &tls)))
-            .collect::<Result<_, _>>()?;
-        if members.iter().any(is_tls) {
+        let members = endpoints.iter().map(|endpoint| member(endpoint, uses_tls(endpoint, &tls)));
+        let members: Vec<Server> = members.collect::<Result<_, _>>()?;
+        if members.iter().any(|member| member.tls) {
             tls.load().map_err(|reason| misconfigured(&reason))?;
         }
         if Credentials::new(options).is_some() {
@@ -55,19 +51,18 @@ impl Transport {
 
     /// Name of a member in messages.
     pub(super) fn name(&self, member: usize) -> String {
-        let uri = &self.members[member];
-        let name = uri.to_string();
-        name.trim_end_matches('/').to_owned()
+        self.members[member].to_string()
     }
 
     /// A connection that is made when first used. The error names the file at fault.
     pub(super) fn channel(&self, member: usize) -> Result<Channel, String> {
-        let mut endpoint = Endpoint::from(self.members[member].clone())
+        let mut endpoint = Endpoint::from_shared(self.name(member))
+            .map_err(|error| error.to_string())?
             .connect_timeout(CONNECT_TIMEOUT)
             .http2_keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT)
             .keep_alive_while_idle(false);
-        if is_tls(&self.members[member]) {
+        if self.members[member].tls {
             endpoint = endpoint.tls_config(self.tls.load()?).map_err(|error| {
                 format!("the certificate files cannot be used: {}", super::fault::causes(&error))
             })?;
@@ -117,15 +112,9 @@ fn uses_tls(endpoint: &str, files: &TlsFiles) -> bool {
     }
 }
 
-fn is_tls(member: &Uri) -> bool {
-    member.scheme_str() == Some("https")
-}
-
 /// A password goes to another machine in clear text only if the endpoint says so, as it always did.
-fn check_password(endpoint: &str, member: &Uri) -> Result<(), StoreError> {
-    let host = member.host().unwrap_or_default().trim_matches(['[', ']']);
-    let loopback = host.parse::<IpAddr>().map(|ip| ip.to_canonical().is_loopback());
-    if is_tls(member) || loopback.unwrap_or(host.eq_ignore_ascii_case("localhost")) {
+fn check_password(endpoint: &str, member: &Server) -> Result<(), StoreError> {
+    if member.tls || member.is_loopback() {
         return Ok(());
     }
     if endpoint.contains("://") {
@@ -141,7 +130,7 @@ fn check_password(endpoint: &str, member: &Uri) -> Result<(), StoreError> {
     )))
 }
 
-fn member(endpoint: &str, with_tls: bool) -> Result<Uri, StoreError> {
+fn member(endpoint: &str, with_tls: bool) -> Result<Server, StoreError> {
     let scheme = if with_tls { "https" } else { "http" };
     let (given, rest) = endpoint.split_once("://").unwrap_or((scheme, endpoint));
     let authority = rest.trim_end_matches('/');
@@ -154,11 +143,9 @@ fn member(endpoint: &str, with_tls: bool) -> Result<Uri, StoreError> {
     if !matches!(given, "http" | "https") {
         return Err(misconfigured(&format!("{endpoint:?} is neither http:// nor https://")));
     }
-    Uri::builder().scheme(scheme).authority(authority).path_and_query("/").build().map_err(
-        |error| {
-            misconfigured(&format!("{endpoint:?} is not of the form http://host:port: {error}"))
-        },
-    )
+    let server = Server::parse(&format!("{scheme}://{authority}"));
+    let wrong = || misconfigured(&format!("{endpoint:?} is not of the form http://host:port"));
+    server.filter(|server| server.base.is_empty()).ok_or_else(wrong)
 }
 
 fn misconfigured(reason: &str) -> StoreError {

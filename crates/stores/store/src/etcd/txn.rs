@@ -4,25 +4,18 @@ use prost::bytes::Bytes;
 
 use super::keys::KeyRange;
 use super::proto::{
-    Compare, CompareResult, CompareTarget, CompareValue, DeleteRangeRequest, KeyValue, Operation,
+    COMPARE_MOD, COMPARE_VERSION, Compare, CompareValue, DeleteRangeRequest, KeyValue, Operation,
     Outcome, PutRequest, RangeRequest, RangeResponse, RequestOp, ResponseOp, TxnRequest,
 };
 
 pub(super) fn is_absent(key: &Bytes) -> Compare {
-    compare(key, CompareTarget::Version, CompareValue::Version(0))
+    let value = Some(CompareValue::Version(0));
+    Compare { target: COMPARE_VERSION, key: key.clone(), value }
 }
 
 pub(super) fn is_unchanged(key: &Bytes, mod_revision: i64) -> Compare {
-    compare(key, CompareTarget::Mod, CompareValue::ModRevision(mod_revision))
-}
-
-fn compare(key: &Bytes, target: CompareTarget, value: CompareValue) -> Compare {
-    Compare {
-        result: CompareResult::Equal.into(),
-        target: target.into(),
-        key: key.clone(),
-        value: Some(value),
-    }
+    let value = Some(CompareValue::ModRevision(mod_revision));
+    Compare { target: COMPARE_MOD, key: key.clone(), value }
 }
 
 /// Write of a key, which does not expire with `lease` 0. The answer has the former value.

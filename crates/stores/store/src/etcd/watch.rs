@@ -15,7 +15,7 @@ use super::fault::{Fault, Kind};
 use super::keys::{KeyMeaning, KeyRange};
 use super::leases::EtcdLeases;
 use super::listing::ListedLease;
-use super::proto::{Event, EventKind, RangeRequest, WatchResponse};
+use super::proto::{Event, RangeRequest, WatchResponse};
 use super::timing::{REQUEST_TIMEOUT, WATCH_RETRY, WATCH_SILENCE};
 use super::watch_progress::{WatchEnd, WatchProgress};
 use crate::{Cursor, StoreError, StoreEvent};
@@ -151,13 +151,13 @@ impl Watcher {
             Some(value) => self.tell_config(value).await,
             None => self.tell(StoreEvent::ConfigGone).await,
         }
-        self.tell(StoreEvent::Snapshot(listing.into_leases())).await;
+        self.tell(StoreEvent::Snapshot(listing.into_snapshot().leases)).await;
         Ok(history)
     }
 
     async fn tell_event(&self, event: Event) {
+        let deleted = event.is_deletion();
         let Some(kv) = event.kv else { return };
-        let deleted = event.kind == EventKind::Delete as i32;
         let meaning = self.leases.keys.meaning(&kv.key);
         if deleted {
             self.leases.unreadable.lock().forget(&kv.key);

@@ -56,7 +56,6 @@ impl WatchProgress {
         same && reached
     }
 
-    /// Watches to create on a new stream.
     pub(super) fn requests(&mut self) -> Vec<WatchCreateRequest> {
         let request = |part: &mut WatchedRange| {
             part.watch = None;
@@ -70,7 +69,6 @@ impl WatchProgress {
         self.parts.iter_mut().map(request).collect()
     }
 
-    /// Whether every watch asked for has been made.
     pub(super) fn is_open(&self) -> bool {
         self.parts.iter().all(|part| part.watch.is_some())
     }

@@ -1,12 +1,12 @@
 //! A lease server in front of a store that assigns subnets: what it says of this node, and what this node says
 //! of itself there.
 
-use parking_lot::Mutex;
 use std::time::Duration;
 
 use ::http::{Method, StatusCode};
 use flannel_common::Backoff;
 use flannel_lease::{LeaseAttrs, Subnet, SubnetOrigin};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::{RemoteStore, refused};
@@ -63,7 +63,6 @@ impl AssignedSubnets {
         Held { lease, expiry, version }
     }
 
-    /// A lease as the node sees it.
     pub(super) fn seen(&self, mut stored: StoredLease) -> StoredLease {
         let state = self.state.lock();
         if let Some(own) = &state.own
@@ -81,11 +80,9 @@ impl RemoteStore {
     pub(super) async fn learn(&self) -> Result<WireNode, StoreError> {
         let attempted = "ask what the lease server knows of this node";
         let path = format!("{}/node", self.0.base);
-        let answer = self.send(attempted, Method::GET, &path, String::new()).await?;
+        let answer = self.send(attempted, Method::GET, &path, "").await?;
         let node = match answer.status {
-            StatusCode::NOT_FOUND => {
-                WireNode { name: None, subnets: SubnetOrigin::Pool, v4: None, v6: None }
-            }
+            StatusCode::NOT_FOUND => WireNode::default(),
             status if status.is_success() => {
                 WireNode::read(&answer.body).map_err(|error| self.unreadable(&error))?
             }
@@ -96,8 +93,7 @@ impl RemoteStore {
         Ok(node)
     }
 
-    /// Says how this node's network is, until the server has taken it; and again whenever the node has announced
-    /// itself, for then there may be another Node to write it into.
+    /// Reports this node's network until the server has taken it, and after each announcement: the Node may be another.
     pub(super) async fn keep_reporting(&self, network: &NodeNetwork) {
         let path = format!("{}/node", self.0.base);
         let attempted = "say how this node's network is";

@@ -1,6 +1,5 @@
 //! Requests to whichever lease server answers: to one of them, until it fails.
 
-use parking_lot::Mutex;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,6 +8,7 @@ use flannel_https::{
 };
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::options::{CLEAR_TEXT, RemoteOptions};

@@ -24,7 +24,6 @@ pub enum Listen {
 #[error("use host:port, such as 0.0.0.0:10253 or [::]:10253, or fd:// for an inherited socket")]
 pub struct ListenError;
 
-/// Certificate files of a lease server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     /// The server's certificate, followed by that of its authority for clients that know the authority by a token.

@@ -10,24 +10,25 @@ mod token;
 mod token_file;
 mod watch;
 
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use ::http::{Method, StatusCode};
 use async_trait::async_trait;
 use flannel_https::escape;
-use flannel_lease::{Claimant, Expiry, LeaseAttrs, NetworkConfig, Subnet, SubnetOrigin};
+use flannel_lease::{
+    Claimant, Expiry, LeaseAttrs, NetworkConfig, NetworkName, Subnet, SubnetOrigin,
+};
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use self::assigned::AssignedSubnets;
 use self::http::{Answer, Client};
-use crate::LogPosition;
 use crate::wire::{self, WatchResult, WireFault, WireLease};
 use crate::{
-    AcquireAttempt, Claim, Contact, Cursor, Held, KeptLease, Millis, NodeNetwork, NodeStore,
-    PublicAddresses, Recalled, Refusal, RequestStore, Requests, Snapshot, Store, StoreError,
-    StoreEvent, StoreFindings,
+    AcquireAttempt, Claim, Contact, Cursor, Held, KeptLease, LogPosition, Millis, NodeNetwork,
+    NodeStore, PublicAddresses, Recalled, Refusal, RequestStore, Requests, Snapshot, Store,
+    StoreError, StoreEvent, StoreFindings,
 };
 
 pub use self::listen::{Listen, ListenError, TlsFiles};
@@ -43,7 +44,7 @@ struct Shared {
     client: Client,
     /// Path of the network, `/v1/{network}`.
     base: String,
-    network: String,
+    network: NetworkName,
     rng: Mutex<fastrand::Rng>,
     /// State of a server that assigns subnets.
     assigned: AssignedSubnets,
@@ -58,7 +59,7 @@ impl RemoteStore {
     /// Needs no server: a connection is made with the first request.
     pub fn new(options: RemoteOptions, seed: u64) -> Result<Self, StoreError> {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let network = options.network.to_string();
+        let network = options.network.clone();
         let base = format!("/v1/{network}");
         let client = Client::new(options, rng.fork())?;
         Ok(Self(Arc::new(Shared {
@@ -94,9 +95,9 @@ impl RemoteStore {
         attempted: &str,
         method: Method,
         path: &str,
-        body: String,
+        body: impl Into<String>,
     ) -> Result<Answer, StoreError> {
-        let answer = self.0.client.request(method, path, body).await;
+        let answer = self.0.client.request(method, path, body.into()).await;
         answer.map_err(|fault| StoreError::Unavailable {
             attempted: attempted.to_owned(),
             endpoint: fault.endpoint,
@@ -110,7 +111,7 @@ impl RemoteStore {
         attempted: &str,
         method: Method,
         path: &str,
-        body: String,
+        body: impl Into<String>,
     ) -> Result<String, StoreError> {
         let answer = self.send(attempted, method, path, body).await?;
         let good = answer.status.is_success();
@@ -120,7 +121,7 @@ impl RemoteStore {
     async fn read_config(&self, query: &str) -> Result<Option<String>, StoreError> {
         let attempted = "read the network config";
         let path = format!("{}/config{query}", self.0.base);
-        let answer = self.send(attempted, Method::GET, &path, String::new()).await?;
+        let answer = self.send(attempted, Method::GET, &path, "").await?;
         match answer.status {
             StatusCode::NOT_FOUND => Ok(None),
             status if status.is_success() => Ok(Some(answer.body)),
@@ -131,7 +132,7 @@ impl RemoteStore {
     /// All leases, and the server's time.
     async fn read_all(&self) -> Result<(WatchResult, Option<Millis>), StoreError> {
         let (attempted, path) = ("list the leases", format!("{}/leases", self.0.base));
-        let answer = self.send(attempted, Method::GET, &path, String::new()).await?;
+        let answer = self.send(attempted, Method::GET, &path, "").await?;
         if !answer.status.is_success() {
             return Err(refused(attempted, answer, None));
         }
@@ -163,7 +164,7 @@ impl RemoteStore {
 
 fn snapshot(result: &WatchResult) -> Snapshot {
     let leases = result.snapshot.iter().flatten().filter_map(|lease| lease.stored().ok());
-    Snapshot { leases: leases.collect(), cursor: result.cursor().into() }
+    Snapshot { leases: leases.collect(), cursor: result.cursor.into() }
 }
 
 #[async_trait]
@@ -186,7 +187,7 @@ impl Store for RemoteStore {
 
     fn how_to_write_config(&self) -> String {
         let (server, network) = (self.0.client.endpoint(), &self.0.network);
-        let named = if network == "_" { String::new() } else { format!(" --networks={network}") };
+        let named = network.flag();
         format!(
             "`flannelctl config set FILE --remote={server}{named}` as an operator, FILE for example {}, or \
              start the lease server with --net-config-path=FILE",

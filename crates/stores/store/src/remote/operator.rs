@@ -64,14 +64,14 @@ impl SubnetPool for RemoteStore {
     async fn unreserve(&self, subnet: &Subnet) -> Result<(), StoreError> {
         let path = format!("{}/reservations/{}", self.0.base, escape(&subnet.to_string()));
         let attempted = format!("remove the reservation of {subnet:#}");
-        self.ask(&attempted, Method::DELETE, &path, String::new()).await.map(drop)
+        self.ask(&attempted, Method::DELETE, &path, "").await.map(drop)
     }
 
     async fn release(&self, held: &Held) -> Result<(), StoreError> {
         let attempted = "release the lease";
         let version = held.version.number();
         let path = format!("{}?version={version}", self.lease_path(&held.lease.subnet));
-        let answer = self.send(attempted, Method::DELETE, &path, String::new()).await?;
+        let answer = self.send(attempted, Method::DELETE, &path, "").await?;
         match answer.status {
             // Gone, another node's, or reserved: not ours to give back.
             StatusCode::NOT_FOUND | StatusCode::CONFLICT => Ok(()),
@@ -83,7 +83,7 @@ impl SubnetPool for RemoteStore {
     async fn revoke(&self, subnet: &Subnet) -> Result<(), StoreError> {
         let path = self.lease_path(subnet);
         let attempted = format!("release {subnet:#}");
-        self.ask(&attempted, Method::DELETE, &path, String::new()).await.map(drop)
+        self.ask(&attempted, Method::DELETE, &path, "").await.map(drop)
     }
 
     async fn import(&self, held: &Held) -> Result<(), StoreError> {

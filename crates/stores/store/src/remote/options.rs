@@ -9,7 +9,6 @@ use super::token;
 use crate::StoreError;
 use crate::etcd::Secret;
 
-/// Default port of the lease server.
 pub const DEFAULT_PORT: u16 = 10_253;
 
 /// The `--remote…` options.
@@ -18,8 +17,7 @@ pub struct RemoteOptions {
     /// `host:port`, `http://host:port` or `https://host:port`; the port may be left out.
     pub addresses: Vec<String>,
     pub network: NetworkName,
-    /// CA bundle of the server's certificate; without it the system's roots, or what the
-    /// token says.
+    /// CA bundle of the server's certificate; without it the system's roots, or the token's authority.
     pub ca: Option<PathBuf>,
     pub cert: Option<PathBuf>,
     pub key: Option<PathBuf>,
@@ -93,7 +91,6 @@ impl RemoteOptions {
 pub(super) const CLEAR_TEXT: &str = "the token would go to another machine without encryption: use https://, or leave \
                                      the scheme away; if you trust that network, say remote-insecure";
 
-/// Scheme, host and port.
 fn read_address(text: &str) -> Result<(Option<&str>, &str, u16), String> {
     let (scheme, rest) = match text.split_once("://") {
         Some((scheme @ ("https" | "http" | "tcp"), rest)) => (Some(scheme), rest),

@@ -37,7 +37,7 @@ impl RequestStore for RemoteStore {
     async fn answers(&self, to: &RequestId) -> Result<Vec<NodeAnswer>, StoreError> {
         let path = format!("{}/requests/{to}/answers", self.0.base);
         let attempted = format!("read the answers to {to}");
-        let body = self.ask(&attempted, Method::GET, &path, String::new()).await?;
+        let body = self.ask(&attempted, Method::GET, &path, "").await?;
         NodeAnswer::read_list(&body).map_err(|error| self.unreadable(&error))
     }
 }

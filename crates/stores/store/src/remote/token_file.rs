@@ -27,9 +27,7 @@ pub struct TokenHolder {
 pub enum TokenRights {
     Operator,
     Reader,
-    /// Announces any address.
     Any,
-    /// Announces the address that it comes from.
     Source,
     Only(Arc<[IpAddr]>),
 }
@@ -91,7 +89,6 @@ fn read_line(line: &str) -> Result<([u8; 32], TokenHolder), &'static str> {
     Ok((hash, TokenHolder { name, rights }))
 }
 
-/// Hash by which the file names a token.
 pub fn hash_token(token: &str) -> String {
     format!("sha256:{}", hex(&sha256(token.as_bytes())))
 }

@@ -11,10 +11,9 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::RemoteStore;
-use crate::LogPosition;
 use crate::node_request::read_requests;
 use crate::wire::{WatchResult, WireEvent};
-use crate::{StoreEvent, StoreFindings};
+use crate::{LogPosition, StoreEvent, StoreFindings};
 
 const EVENT_QUEUE: usize = 1_024;
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
@@ -35,7 +34,6 @@ pub(super) fn start(
 struct Watch {
     store: Arc<RemoteStore>,
     events: mpsc::Sender<StoreEvent>,
-    /// Position up to which events were sent.
     cursor: Option<LogPosition>,
     backoff: Tries,
     down: bool,
@@ -120,7 +118,6 @@ impl Watch {
             return Ok(());
         }
         let result = WatchResult::read(text).map_err(|error| error.to_string())?;
-        let cursor = result.cursor();
         if let Some(config) = result.config {
             self.tell(config.map_or(StoreEvent::ConfigGone, StoreEvent::Config)).await;
         }
@@ -146,7 +143,7 @@ impl Watch {
             };
             self.tell(event).await;
         }
-        self.cursor = Some(cursor);
+        self.cursor = Some(result.cursor);
         Ok(())
     }
 

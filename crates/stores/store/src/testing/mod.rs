@@ -5,7 +5,7 @@ mod leases;
 mod ports;
 mod server;
 
-pub use crate::etcd::testing::{RawEtcd, RawUser};
+pub use crate::etcd::testing::{EtcdKey, EtcdKeys, RawEtcd, RawUser};
 pub use leases::{AcquireAs, plain};
 pub use ports::free_ports;
 pub use server::{EtcdServer, ServerTls};

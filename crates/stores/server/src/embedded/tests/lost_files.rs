@@ -103,7 +103,7 @@ fn open(log: Option<&[u8]>, snapshot: Option<&[u8]>) -> Result<u64, OpenError> {
     let dir = tempfile::tempdir().unwrap();
     put(dir.path(), LOG, log);
     put(dir.path(), SNAPSHOT, snapshot);
-    let opened = Journal::open(dir.path()).map(|opened| opened.lease_state.revision());
+    let opened = Journal::open(dir.path()).map(|opened| opened.lease_state.revision);
     if opened.is_err() {
         let left = |name: &str| fs::read(dir.path().join(name)).ok();
         assert_eq!(left(LOG).as_deref(), log, "nothing is changed");
@@ -267,7 +267,7 @@ fn sixty_acknowledged() -> (tempfile::TempDir, Vec<u8>) {
 fn damage_or_a_cut_in_the_last_record_is_not_taken_for_an_interrupted_write() {
     let (dir, log) = sixty_acknowledged();
     let path = dir.path().join(LOG);
-    let open = || Journal::open(dir.path()).map(|opened| opened.lease_state.revision());
+    let open = || Journal::open(dir.path()).map(|opened| opened.lease_state.revision);
     let flipped = |at: usize| {
         let mut bytes = log.clone();
         bytes[at] ^= 0x10;

@@ -1,11 +1,12 @@
 //! A config in the data directory that this version cannot use: written by a newer one before a
 //! downgrade, or by an older one with laxer rules.
 
-use flannel_store::Store as _;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
 use flannel_lease::{LeaseAttrs, Subnet};
+use flannel_store::Store as _;
+use flannel_store::wire::WatchResult;
 
 use super::super::journal::Journal;
 use super::super::recent::RecentCommits;
@@ -13,7 +14,6 @@ use super::super::store::EmbeddedStore;
 use super::super::*;
 use crate::lease_state::{Change, Commit, LeaseState, Who};
 use crate::watch_log::AnswerStyle;
-use flannel_store::wire::WatchResult;
 
 const USABLE: &str = r#"{"Network":"10.0.0.0/8","SubnetLen":24,"Backend":{"Type":"vxlan"}}"#;
 /// With spaces, a line feed and a number that no float holds: any rewriting would show.
@@ -40,7 +40,7 @@ fn written(dir: &Path) -> Subnet {
         keep(&mut lease_state, commit);
     }
     let config = Change::Config { network: network.clone(), text: Some(UNUSABLE.to_owned()) };
-    let commit = Commit { revision: lease_state.revision() + 1, at: 3_000, changes: vec![config] };
+    let commit = Commit { revision: lease_state.revision + 1, at: 3_000, changes: vec![config] };
     keep(&mut lease_state, commit);
     *lease_state.network(&network).unwrap().leases().keys().next().unwrap()
 }
@@ -58,7 +58,7 @@ fn a_config_that_cannot_be_used_is_kept_byte_for_byte_over_any_number_of_compact
         let DirectoryContents { mut journal, lease_state, .. } = Journal::open(dir.path()).unwrap();
         assert_eq!(kept(&lease_state), Some((UNUSABLE, 4)));
         assert_eq!(lease_state.network(&NetworkName::default()).unwrap().leases().len(), 1);
-        journal.compact(&lease_state, &RecentCommits::new(lease_state.revision())).unwrap();
+        journal.compact(&lease_state, &RecentCommits::new(lease_state.revision)).unwrap();
     }
 }
 

@@ -4,12 +4,11 @@ use flannel_lease::Version;
 use prost::Message;
 use prost::bytes::Bytes;
 
-use super::EtcdOptions;
-use super::client::Client;
-use super::keys::KeyRange;
-use super::proto::{DeleteRangeRequest, DeleteRangeResponse, Ignored, KeyValue, PutRequest};
-use super::txn;
 use crate::StoreError;
+use crate::etcd::client::Client;
+use crate::etcd::keys::KeyRange;
+use crate::etcd::proto::{DeleteRangeRequest, DeleteRangeResponse, Empty, KeyValue, PutRequest};
+use crate::etcd::{EtcdOptions, txn};
 
 /// Most keys that one transaction writes.
 const MAX_KEYS_PER_TXN: usize = 100;
@@ -35,8 +34,7 @@ impl EtcdKey {
 }
 
 impl EtcdKeys {
-    /// Needs no etcd: a connection is made with the first request. The options' prefix counts for nothing here:
-    /// keys are whole.
+    /// Needs no etcd yet. `previous` is for the name only; `seed` decides on endpoint, subnet and pauses.
     pub fn new(options: &EtcdOptions, seed: u64) -> Result<Self, StoreError> {
         Ok(Self(Client::new(options, fastrand::Rng::with_seed(seed))?))
     }
@@ -55,7 +53,7 @@ impl EtcdKeys {
     ) -> Result<(), StoreError> {
         let (key, value) = (key.to_owned().into(), value.into());
         let put = PutRequest { key, value, lease, prev_kv: false };
-        let Ignored {} = self.call("write a key", "/etcdserverpb.KV/Put", put).await?;
+        let Empty {} = self.call("write a key", "/etcdserverpb.KV/Put", put).await?;
         Ok(())
     }
 
@@ -122,7 +120,6 @@ impl EtcdKeys {
         self.0.unary(rpc, request).await.map_err(|fault| fault.during(attempted))
     }
 
-    #[cfg(feature = "test-util")]
     pub(super) fn client(&self) -> &Client {
         &self.0
     }

@@ -1,10 +1,14 @@
 //! etcd itself, for tests that look at what the store wrote, or meddle with it.
 
+mod key_values;
+
 use prost::Message;
 use prost::bytes::Bytes;
 
-use super::proto::{Ignored, LeaseGrantRequest, LeaseGrantResponse, RangeRequest};
-use super::{EtcdKey, EtcdKeys, EtcdOptions};
+use super::EtcdOptions;
+use super::proto::{Empty, LeaseGrantRequest, LeaseResponse, RangeRequest};
+
+pub use self::key_values::{EtcdKey, EtcdKeys};
 
 /// Panics where a store would return an error.
 #[derive(Clone, Debug)]
@@ -31,7 +35,7 @@ impl RawEtcd {
     /// A new etcd lease.
     pub async fn grant(&self, ttl_seconds: i64) -> i64 {
         let grant = LeaseGrantRequest { ttl: ttl_seconds };
-        let answer: LeaseGrantResponse = self.call("/etcdserverpb.Lease/LeaseGrant", grant).await;
+        let answer: LeaseResponse = self.call("/etcdserverpb.Lease/LeaseGrant", grant).await;
         answer.id
     }
 
@@ -57,12 +61,12 @@ impl RawEtcd {
     /// Forgets all history before now.
     pub async fn compact(&self) {
         let compaction = Compaction { revision: self.revision().await, physical: true };
-        let Ignored {} = self.call("/etcdserverpb.KV/Compact", compaction).await;
+        let Empty {} = self.call("/etcdserverpb.KV/Compact", compaction).await;
     }
 
     /// The etcd leases there are.
     pub async fn leases(&self) -> Vec<i64> {
-        let answer: Leases = self.call("/etcdserverpb.Lease/LeaseLeases", Ignored {}).await;
+        let answer: Leases = self.call("/etcdserverpb.Lease/LeaseLeases", Empty {}).await;
         answer.leases.into_iter().map(|lease| lease.id).collect()
     }
 
@@ -80,11 +84,11 @@ impl RawEtcd {
         {
             let name = user.name.to_owned();
             let add = UserAdd { name: name.clone(), password: user.password.to_owned() };
-            let Ignored {} = self.call("/etcdserverpb.Auth/UserAdd", add).await;
-            let Ignored {} =
+            let Empty {} = self.call("/etcdserverpb.Auth/UserAdd", add).await;
+            let Empty {} =
                 self.call("/etcdserverpb.Auth/RoleAdd", Named { name: name.clone() }).await;
             let grant = UserGrantRole { user: name.clone(), role: name.clone() };
-            let Ignored {} = self.call("/etcdserverpb.Auth/UserGrantRole", grant).await;
+            let Empty {} = self.call("/etcdserverpb.Auth/UserGrantRole", grant).await;
             let (read, read_write) = (0, 2);
             let rights = user.reads.iter().map(|prefix| (prefix, read));
             for (prefix, kind) in
@@ -98,16 +102,16 @@ impl RawEtcd {
                     Permission { kind, key: prefix.as_bytes().to_vec(), range_end: end };
                 let grant =
                     RoleGrantPermission { name: name.clone(), permission: Some(permission) };
-                let Ignored {} = self.call("/etcdserverpb.Auth/RoleGrantPermission", grant).await;
+                let Empty {} = self.call("/etcdserverpb.Auth/RoleGrantPermission", grant).await;
             }
         }
-        let Ignored {} = self.call("/etcdserverpb.Auth/AuthEnable", Ignored {}).await;
+        let Empty {} = self.call("/etcdserverpb.Auth/AuthEnable", Empty {}).await;
     }
 
     /// Ends all of the user's sessions, even when the password is the old one.
     pub async fn set_password(&self, user: &str, password: &str) {
         let change = UserAdd { name: user.to_owned(), password: password.to_owned() };
-        let Ignored {} = self.call("/etcdserverpb.Auth/UserChangePassword", change).await;
+        let Empty {} = self.call("/etcdserverpb.Auth/UserChangePassword", change).await;
     }
 
     async fn call<Q, A>(&self, rpc: &'static str, request: Q) -> A
