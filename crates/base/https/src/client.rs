@@ -15,9 +15,7 @@ use crate::target::Target;
 pub struct Limits {
     /// Time for a connection, and again for TLS.
     pub connect: Duration,
-    /// Time until an answer begins.
     pub answer: Duration,
-    /// Time for the rest of the answer.
     pub body: Duration,
     pub largest: usize,
 }
@@ -51,9 +49,8 @@ impl Client {
         &self.limits
     }
 
-    /// Sends a request; its URI is a path, with a query if there is one. `target` is called if a new connection is
-    /// needed. After a lost answer the request may have been carried out twice, so it must be idempotent. An answer
-    /// is returned whatever its status.
+    /// Sends an idempotent request for a path: after a lost answer it may have been carried out twice. `target` is
+    /// called for a new connection. An answer is returned whatever its status.
     pub async fn request(
         &self,
         target: impl FnOnce() -> Result<Target, String>,
@@ -99,7 +96,6 @@ impl Client {
         Ok(Ok(response.map(|_| TokioIo::new(upgraded))))
     }
 
-    /// Closes the connection that is kept.
     pub fn forget(&self) {
         *self.idle.lock() = None;
     }

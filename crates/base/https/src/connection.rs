@@ -27,7 +27,6 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_PROBE: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// A connection, which ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Connection {
     target: Target,
@@ -92,7 +91,6 @@ impl Connection {
         response.map_err(|error| connection_error::explain(&error, &self.target))
     }
 
-    /// Adds the headers of every request to this server.
     fn complete(&self, mut request: Request<Bytes>) -> Result<Request<Bytes>, String> {
         let server = &self.target.server;
         let path = request.uri().path_and_query().map_or("/", |path| path.as_str());

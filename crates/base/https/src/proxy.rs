@@ -17,7 +17,6 @@ use percent_encoding::percent_decode_str;
 use crate::server::{Server, authority};
 use crate::target::basic;
 
-/// A proxy that is reached by plain HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proxy {
     pub(crate) host: String,
@@ -79,7 +78,6 @@ impl fmt::Display for Proxy {
     }
 }
 
-/// Selects the proxy for a server.
 #[derive(Clone, Debug, Default)]
 pub struct Proxies {
     https: Option<Proxy>,

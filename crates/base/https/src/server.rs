@@ -25,7 +25,6 @@ impl Server {
         })
     }
 
-    /// Server of a complete URL, without its path.
     pub(crate) fn of(uri: &Uri) -> Option<Self> {
         let tls = match uri.scheme_str()? {
             "https" => true,

@@ -17,10 +17,8 @@ pub struct Stream {
     _connection: Connection,
 }
 
-/// Why there is no next piece.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamError {
-    /// The server sent nothing within the allowed time.
     Silent,
     Broken(String),
 }
@@ -45,7 +43,6 @@ impl Stream {
         }
     }
 
-    /// Reads the rest of it, for an error answer.
     pub async fn whole(self, limits: &Limits) -> Result<Bytes, String> {
         whole(self.body, limits).await
     }

@@ -44,7 +44,6 @@ impl Target {
 pub enum Trust {
     /// Those signed by an authority that this machine trusts.
     System,
-    /// Those signed by one of these authorities.
     Authorities(FileOrPem),
     /// Those signed by the authority of this SHA-256 fingerprint, whose certificate the server sends along.
     Pinned([u8; 32]),
@@ -88,8 +87,7 @@ impl fmt::Display for FileOrPem {
 pub enum Credentials {
     None,
     Bearer(Secret),
-    /// Token that is read again for each request, because tokens are replaced now and then. `read` takes the token
-    /// from the file and reports what is wrong with it; see [`Credentials::whole_file`].
+    /// Token read from the file for each request by `read`, which reports what is wrong with it.
     BearerFile {
         file: PathBuf,
         read: fn(&Path) -> Result<String, String>,
@@ -101,7 +99,6 @@ pub enum Credentials {
 }
 
 impl Credentials {
-    /// Token that is the whole text of a file.
     pub fn whole_file(file: PathBuf) -> Self {
         Self::BearerFile { file, read: read_token }
     }

@@ -48,8 +48,7 @@ fn system_roots() -> RootCertStore {
     roots
 }
 
-/// Verifies that the authority of this fingerprint, whose certificate the server sends along, has signed; without a
-/// fingerprint, accepts any certificate.
+/// Verifies that the authority of this fingerprint has signed; without a fingerprint, accepts any certificate.
 #[derive(Debug)]
 struct PinnedVerifier {
     pin: Option<[u8; 32]>,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Request, Response, Uri};
+use http::{Request, Response};
 use parking_lot::Mutex;
 
 use crate::client::{Client, Limits};
@@ -35,26 +35,15 @@ impl UrlClient {
 
     /// Sends a request whose URI is a complete URL; see [`Client::request`]. The error names the server.
     pub async fn request(&self, request: Request<Bytes>) -> Result<Response<Bytes>, String> {
-        let server = server(request.uri())?;
-        let client = self.client(&server);
-        let target = || Ok(self.target(server.clone()));
+        let authority = request.uri().authority().map_or("", |it| it.as_str());
+        let wrong = || format!("{authority:?} is not the URL of a server");
+        let server = Server::of(request.uri()).ok_or_else(wrong)?;
+        let new = || Arc::new(Client::new(self.limits));
+        let client = self.clients.lock().entry(server.clone()).or_insert_with(new).clone();
+        let target = || {
+            let (trust, proxy) = (self.trust.clone(), self.proxies.way_to(&server).cloned());
+            Ok(Target { trust, proxy, ..Target::new(server.clone()) })
+        };
         client.request(target, request).await.map_err(|why| format!("{server}: {why}"))
     }
-
-    fn target(&self, server: Server) -> Target {
-        let proxy = self.proxies.way_to(&server).cloned();
-        Target { trust: self.trust.clone(), proxy, ..Target::new(server) }
-    }
-
-    fn client(&self, server: &Server) -> Arc<Client> {
-        let mut clients = self.clients.lock();
-        let new = || Arc::new(Client::new(self.limits));
-        clients.entry(server.clone()).or_insert_with(new).clone()
-    }
-}
-
-fn server(uri: &Uri) -> Result<Server, String> {
-    let wrong =
-        || format!("{:?} is not the URL of a server", uri.authority().map_or("", |it| it.as_str()));
-    Server::of(uri).ok_or_else(wrong)
 }

@@ -19,7 +19,6 @@ const CLOSE: u8 = 8;
 const PING: u8 = 9;
 const PONG: u8 = 10;
 
-/// What the other side says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     Data(Vec<u8>),
@@ -81,14 +80,12 @@ fn frame(kind: u8, payload: &[u8], mask: [u8; 4]) -> Vec<u8> {
     frame
 }
 
-/// Makes messages out of what comes.
 #[derive(Debug)]
 pub struct Reader {
     /// What has come and is not yet a whole frame.
     pub buffer: Vec<u8>,
     /// The parts of a message that came in several frames.
     begun: Option<Vec<u8>>,
-    /// Bytes of a message at most.
     largest: usize,
 }
 

@@ -16,7 +16,6 @@ pub struct Claimant {
     pub public_ipv6: Option<Ipv6Addr>,
     /// Its port of that address, if it shares it with others.
     pub public_port: Option<u16>,
-    /// Subnet of this host when it last ran.
     pub previous: Option<Subnet>,
 }
 
@@ -62,9 +61,8 @@ pub enum AcquireError {
     Assigned { key: &'static str, network: String },
 }
 
-/// Prefers, in this order: a lease that already bears our public address (the previous one if there are
-/// several), the previous subnet, a random one of the lowest free subnets. Each family is chosen by
-/// itself, so a host keeps its IPv4 subnet when IPv6 is turned on, and the other way round.
+/// Prefers a lease with our address, the previous one above all, then the previous subnet, then a low free one. Each
+/// family is chosen by itself, so that a host keeps its subnet of one when the other is turned on.
 pub fn decide<'a>(
     config: &NetworkConfig,
     leases: impl IntoIterator<Item = &'a Lease>,

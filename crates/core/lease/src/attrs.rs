@@ -19,9 +19,8 @@ pub struct LeaseAttrs {
     pub backend_type: Box<str>,
     pub backend_data: Option<RawJson>,
     pub backend_v6_data: Option<RawJson>,
-    /// Whose lease it is: whom a lease server has given it to, when it knows its clients by name, or the Node that
-    /// has it in Kubernetes. Nodes that write their own lease do not name themselves. A lease server writes behind the
-    /// name which machine it was; [`LeaseAttrs::owner_name`] is what people know it by.
+    /// Whom a lease server has given it to, with the machine, or the Node that has it in Kubernetes. Nodes that write
+    /// their own lease do not name themselves. [`LeaseAttrs::owner_name`] is the part for people.
     pub owner: Option<Box<str>>,
     /// Port at which the node answers probes of its peers. Nodes of the Go flannel do not, and say nothing of it.
     pub probe_port: Option<NonZeroU16>,
@@ -39,7 +38,6 @@ pub fn owner_name(owner: &str) -> &str {
 }
 
 impl LeaseAttrs {
-    /// Name of the lease's owner, as people know it.
     pub fn owner_name(&self) -> Option<&str> {
         self.owner.as_deref().map(owner_name)
     }
@@ -51,7 +49,6 @@ impl LeaseAttrs {
         }
     }
 
-    /// All addresses that the node announces, IPv4 first.
     pub fn public_addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
         let (v4, v6) = (self.public_ip.map(IpAddr::V4), self.public_ipv6.map(IpAddr::V6));
         v4.into_iter().chain(v6)
@@ -116,8 +113,7 @@ impl LeaseAttrs {
         Ok(())
     }
 
-    /// Whether every reader of JSON can read the backend's data: many go down one level of their stack for
-    /// each bracket. What a store holds already is read all the same.
+    /// Whether every reader can parse the backend's data: many go down one level of their stack for each bracket.
     pub fn check_depth(&self) -> Result<(), AttrsError> {
         let data = [("BackendData", &self.backend_data), ("BackendV6Data", &self.backend_v6_data)];
         for (key, data) in data {

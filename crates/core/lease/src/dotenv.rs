@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-/// Values by key, each with the number of its line.
 pub(crate) type Assignments = BTreeMap<String, (usize, String)>;
 
 /// The last value of each key, and the lines that could not be understood.

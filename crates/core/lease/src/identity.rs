@@ -48,7 +48,6 @@ pub enum SystemEvidence {
 pub enum LeaseOwnership {
     /// It bears our present address: nothing has changed.
     Present,
-    /// Ours, under a former address.
     Former,
     /// Ours if there is no answer at this address, which the lease bears.
     IfSilent(IpAddr),

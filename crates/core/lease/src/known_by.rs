@@ -11,7 +11,6 @@ use crate::{LeaseAttrs, NetworkConfig, RawJson};
 pub enum KnownBy {
     /// Its IPv4 address, if it has one, else that of IPv6.
     Ipv4First,
-    /// The other way round.
     Ipv6First,
 }
 

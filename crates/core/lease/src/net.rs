@@ -9,7 +9,6 @@ use ipnet::{Ipv4Net, Ipv6Net};
 
 /// An IPv4 or IPv6 network. Implemented by `Ipv4Net` and `Ipv6Net`, and by nothing else.
 pub trait Net: Copy + Debug + Display + Eq + Hash + Ord {
-    /// Bits of an address: 32 or 128.
     const BITS: u8;
 
     /// The network address as an integer, host bits cleared.
@@ -20,7 +19,6 @@ pub trait Net: Copy + Debug + Display + Eq + Hash + Ord {
     /// The network of `len` bits around the address `bits`; host bits are dropped.
     fn around(bits: u128, len: u8) -> Self;
 
-    /// `bits` as an address, for messages.
     fn address(bits: u128) -> IpAddr;
 
     /// Addresses of this family that stand for those of another.

@@ -11,8 +11,7 @@ const MAX_NAME_BYTES: usize = 64;
 /// Keys of the network without a name, beside which the others are in etcd.
 const RESERVED_NAMES: [&str; 5] = ["config", "subnets", "v6-subnets", "requests", "answers"];
 
-/// Letters, digits, `-`, `_` and `.`, beginning with a letter, a digit or `_`. The network that has
-/// no name is `_`.
+/// Letters, digits, `-`, `_` and `.`, not `-` or `.` first. The network that has no name is `_`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct NetworkName(Arc<str>);

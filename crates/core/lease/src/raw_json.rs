@@ -43,7 +43,6 @@ impl RawJson {
         &self.0
     }
 
-    /// Most brackets that are open at once.
     pub fn depth(&self) -> usize {
         let (mut depth, mut deepest) = (0usize, 0);
         let (mut in_string, mut escaped) = (false, false);
@@ -86,7 +85,6 @@ impl From<serde_json::Error> for RawJsonError {
     }
 }
 
-/// Members of a JSON object as they are written, in their order.
 pub(crate) struct Members<'a>(pub(crate) Vec<(String, &'a RawValue)>);
 
 impl<'a> Members<'a> {

@@ -19,10 +19,11 @@ pub enum SubnetOrigin {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubnetSource<N: Net> {
-    /// They are handed out from a pool that the config describes.
     Pool(Pool<N>),
     /// Assigned by the store, in Kubernetes a Node's podCIDR, each of its own length inside this network.
-    Assigned { network: N },
+    Assigned {
+        network: N,
+    },
 }
 
 pub type SubnetSource4 = SubnetSource<Ipv4Net>;
@@ -36,7 +37,6 @@ impl<N: Net> SubnetSource<N> {
         }
     }
 
-    /// Pool to hand out; none where subnets are assigned.
     pub fn pool(self) -> Option<Pool<N>> {
         match self {
             Self::Pool(pool) => Some(pool),
@@ -56,8 +56,7 @@ impl<N: Net> SubnetSource<N> {
         }
     }
 
-    /// Whether a node's subnet may have addresses of `net`. Where the store assigns subnets it is not known
-    /// which; but one around the whole network leaves none outside.
+    /// Whether a node's subnet may be in `net`. Where the store assigns them, that is sure of the whole network alone.
     pub fn may_hand_out_of(&self, net: N) -> bool {
         match self {
             Self::Pool(pool) => pool.covered_by(net).is_some(),

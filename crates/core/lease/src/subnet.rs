@@ -34,8 +34,7 @@ pub struct SubnetKeyError {
 }
 
 impl Subnet {
-    /// `None` when neither family is given. Host bits are dropped. `0.0.0.0/0` beside an IPv6 network
-    /// stands for "no IPv4", as it does in the Go flannel's keys.
+    /// `None` without any family. `0.0.0.0/0` beside an IPv6 network means "no IPv4", as in the Go flannel's keys.
     pub fn new(v4: Option<Ipv4Net>, v6: Option<Ipv6Net>) -> Option<Self> {
         match (v4.map(|net| net.trunc()), v6.map(|net| net.trunc())) {
             (Some(v4), Some(v6)) if v4 == Ipv4Net::default() => Some(Self::V6(v6)),

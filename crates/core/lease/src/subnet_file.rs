@@ -33,7 +33,6 @@ pub struct SubnetFile {
     pub ip_masq: Option<bool>,
 }
 
-/// A line of a subnet file that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} ({text:?}): {why}")]
 pub struct SubnetFileProblem {
@@ -113,7 +112,6 @@ impl SubnetFile {
         v4.into_iter().chain(self.ipv6_subnet.map(IpNet::V6)).collect()
     }
 
-    /// The node's subnet of both families, as a lease has it.
     pub fn lease_subnet(&self) -> Option<Subnet> {
         Subnet::new(self.subnet, self.ipv6_subnet)
     }

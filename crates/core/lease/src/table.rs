@@ -23,8 +23,7 @@ impl Change {
     }
 }
 
-/// The peers' leases. The own lease is known to the table but neither shown nor reported: when the own
-/// subnet changes, the node that took the former one has to appear.
+/// The peers' leases. The own one is hidden, but known: another node may have it when the own subnet changes.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseTable {
     leases: BTreeMap<Subnet, LeaseAttrs>,

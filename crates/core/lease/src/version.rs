@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Version of a lease: the store changes it with each write, so a node that finds the version it wrote knows that there was
-/// no other write since. Only the store that gave it looks inside.
+/// Version of a lease, new with each write, so that a node sees whether its own was the last. Opaque outside its store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Version(u64);

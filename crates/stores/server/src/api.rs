@@ -156,12 +156,9 @@ impl Api {
                 } else {
                     AnswerStyle::Stream
                 };
-                let requests = gets_requests.then(|| self.service.network(&name)).transpose()?;
-                let requests = requests.map(|network| network.requests().standing);
-                let findings = match query.findings {
-                    true => self.service.network(&name)?.findings(),
-                    false => None,
-                };
+                let network = self.service.network(&name)?;
+                let requests = gets_requests.then(|| network.requests().standing);
+                let findings = network.findings().filter(|_| query.findings);
                 let events = Events {
                     watch_log,
                     style,
@@ -403,7 +400,6 @@ fn check_attrs(attrs: LeaseAttrs) -> Result<LeaseAttrs, Fault> {
     attrs.check_depth().map(|()| attrs).map_err(Fault::bad)
 }
 
-/// Answer to a written config, with remarks for its writer.
 fn remarked(name: &NetworkName, judged: &flannel_backend::UsableConfig) -> Response<Body> {
     let mut text = String::new();
     for remark in &judged.remarks {

@@ -52,7 +52,6 @@ pub(crate) fn identify(
     }
 }
 
-/// The token in the header `Authorization`.
 pub(crate) fn bearer(header: &HeaderValue) -> Option<&str> {
     let (scheme, token) = header.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())

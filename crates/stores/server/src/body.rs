@@ -103,7 +103,6 @@ impl Events {
 struct Lines {
     events: Events,
     changes: watch::Receiver<u64>,
-    /// Permit for a snapshot that is waited for.
     pending: Option<PendingPermit>,
     rest: RemainingBytes,
 }

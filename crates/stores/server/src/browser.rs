@@ -13,8 +13,7 @@ use crate::answer::Fault;
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Names that a browser reaches the server by, beside addresses and `localhost`. A page whose own name leads to this
-/// machine's address (DNS rebinding) has another one.
+/// Names that a browser may use, beside addresses and `localhost`: a page that rebinds DNS to this machine has another.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ServerNames(Vec<String>);
 
@@ -84,8 +83,7 @@ pub(crate) fn check_content(head: &Parts, has_body: bool) -> Result<(), Fault> {
     Err(Fault::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not-json", text))
 }
 
-/// Whether a browser has sent it, which no page can hide: browsers send the wanted language, and nodes do not. Nodes may
-/// use any name that leads here.
+/// Whether a browser has sent it, which no page can hide: browsers send a language. Nodes may use any name.
 fn is_browsers(headers: &HeaderMap) -> bool {
     let says_browser = [ORIGIN, FETCH_SITE, REFERER, ACCEPT_LANGUAGE];
     says_browser.iter().any(|name| headers.contains_key(name))

@@ -35,7 +35,6 @@ pub trait LeaseService: Send + Sync {
     }
 }
 
-/// One network, as the server's clients see it.
 #[async_trait]
 pub trait ServedNetwork: Send + Sync {
     /// Carries out a request. Its result is durable when this returns.
@@ -51,7 +50,6 @@ pub trait ServedNetwork: Send + Sync {
         Ok(())
     }
 
-    /// Requests of operators to its nodes.
     fn requests(&self) -> NetworkRequests;
 
     /// Nodes that get no packets, where a store behind the server assigns subnets.
@@ -60,7 +58,6 @@ pub trait ServedNetwork: Send + Sync {
     }
 }
 
-/// Requests of one network, as the server's clients see them.
 #[derive(Clone)]
 pub struct NetworkRequests {
     pub store: Arc<dyn RequestStore>,

@@ -10,12 +10,10 @@ use tokio::sync::Notify;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most connections at once: in all, and from one address both of clients that are identified and of those that are
-    /// not. This machine's own are not counted by address.
+    /// Most connections: in all, and from one address, of identified clients and of others; this machine's are free.
     pub connections: usize,
     pub connections_per_address: usize,
-    /// Requests per second, on average and in a burst, of each identified client at each address, and of all that are
-    /// not identified at each address. This machine's own are not counted.
+    /// Requests per second, on average and at once, of each client and of the unidentified at an address, likewise.
     pub requests_per_second: f64,
     pub request_burst: f64,
     pub max_body_bytes: usize,
@@ -55,8 +53,7 @@ impl Default for Limits {
 /// Most buckets that are kept; the oldest goes first.
 const MAX_BUCKETS: usize = 65_536;
 
-/// Account that a request counts for. Unidentified clients share one per address, so that a pod, which comes
-/// from the address of its node, does not spend what that node may ask.
+/// Account of a request. Unidentified clients of an address share one, so that a pod spends nothing of its node's.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Payer {
     Unknown(IpAddr),
@@ -90,7 +87,6 @@ struct AddressConnections {
 
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
-    /// Requests that may still be made at once, as of `at`.
     credit: f64,
     at: Instant,
 }
@@ -109,8 +105,7 @@ impl Meter {
         Self { limits, asks_who, state: Mutex::default() }
     }
 
-    /// Counts one more connection; `None` when there are too many from there. Where clients say who they are, the
-    /// oldest that has not done so makes room, so that silent clients keep nobody out.
+    /// Counts a connection; `None` if there are too many. Where clients identify themselves, the oldest other goes.
     pub(crate) fn connected(&self, address: IpAddr) -> Option<ConnectionSlot> {
         let mut state = self.state.lock();
         let evicted = Arc::new(Notify::new());
@@ -131,7 +126,6 @@ impl Meter {
         Some(ConnectionSlot { number, address, evicted })
     }
 
-    /// The client at this connection has said who it is.
     pub(crate) fn identified(&self, slot: &ConnectionSlot) {
         let mut state = self.state.lock();
         let Some(of) = state.connections.get_mut(&slot.address) else { return };

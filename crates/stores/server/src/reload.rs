@@ -1,7 +1,8 @@
 //! Values loaded from files, and loaded again when the files have changed. A file that cannot be read leaves the last
 //! value in place.
 
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -59,11 +60,9 @@ impl<T> Reloadable<T> {
 }
 
 fn stamps(files: &[PathBuf]) -> Vec<FileStamp> {
-    files.iter().map(|file| stamp(file)).collect()
-}
-
-fn stamp(file: &Path) -> FileStamp {
-    use std::os::unix::fs::MetadataExt as _;
-    let meta = std::fs::metadata(file).ok()?;
-    Some((meta.modified().ok()?, meta.len(), meta.ino()))
+    let stamp = |file: &PathBuf| {
+        let meta = std::fs::metadata(file).ok()?;
+        Some((meta.modified().ok()?, meta.len(), meta.ino()))
+    };
+    files.iter().map(stamp).collect()
 }

@@ -13,7 +13,6 @@ use crate::answer::Fault;
 pub(crate) enum Route {
     Networks,
     Config(NetworkName),
-    /// The client itself, as a node of the network.
     Node(NetworkName),
     Leases(NetworkName),
     Lease(NetworkName, Subnet),
@@ -63,7 +62,6 @@ impl Route {
         })
     }
 
-    /// Methods of the path, for the header `Allow`.
     pub(crate) fn methods(&self) -> &'static str {
         match self {
             Self::Networks
@@ -96,9 +94,7 @@ pub(crate) struct Query {
     pub(crate) force: bool,
     pub(crate) import: bool,
     pub(crate) raw: bool,
-    /// Adds requests of operators to the events.
     pub(crate) requests: bool,
-    /// Adds nodes that get no packets to the events.
     pub(crate) findings: bool,
 }
 

@@ -46,7 +46,6 @@ use crate::{LeaseService, local_peer, permission};
 pub struct Options {
     pub listen: Listen,
     pub tls: Option<TlsFiles>,
-    /// The file of tokens, see [`TokenFile`].
     pub tokens: Option<PathBuf>,
     /// Tells which node a token of Kubernetes is of.
     pub reviewer: Option<Arc<dyn TokenReviewer>>,
@@ -351,7 +350,6 @@ impl Shared {
         })
     }
 
-    /// Reviews the token of a stream that is open for long.
     async fn review_again(&self, credentials: &Credentials) {
         if let (Some(reviews), Some(token)) = (&self.reviews, credentials.token()) {
             // Without an answer, the last review counts.
@@ -438,14 +436,12 @@ impl Credentials {
     }
 }
 
-/// Certificate of a client, valid as of a number of reloads.
 struct ClientCertificate {
     names: certificate::Names,
     chain: Vec<CertificateDer<'static>>,
     checked: AtomicU64,
 }
 
-/// One connection, counted as long as it lives.
 struct ClientConnection {
     shared: Arc<Shared>,
     source: IpAddr,
@@ -584,8 +580,8 @@ impl ClientConnection {
         }
     }
 
-    /// Answers for the page, which needs an operator where clients are authenticated. A browser's cookie counts here
-    /// alone, and a certificate for requests that the browser says are not another site's.
+    /// Answers for the page, which needs an operator where clients are authenticated: by cookie, or by a certificate
+    /// that the browser has not sent for another site.
     async fn page(
         &self,
         client: &Arc<Client>,

@@ -20,11 +20,9 @@ const EXPIRY_WARNING: Duration = Duration::from_secs(30 * 86_400);
 pub(crate) struct Tls {
     pub(crate) config: Arc<ServerConfig>,
     cert: PathBuf,
-    /// End of the server's own certificate.
     end: Option<SystemTime>,
     /// Verifies clients, where they are known by certificates.
     pub(crate) clients: Option<Arc<dyn ClientCertVerifier>>,
-    /// Names in the server's own certificate.
     pub(crate) names: Vec<String>,
 }
 

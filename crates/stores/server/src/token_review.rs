@@ -25,7 +25,6 @@ const MAX_TOKEN_BYTES: usize = 8 << 10;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenVerdict {
-    /// The token is good, and of a pod on this node.
     Node(Arc<str>),
     Refused(String),
 }
@@ -36,7 +35,6 @@ pub trait TokenReviewer: Send + Sync + Debug {
     async fn review(&self, token: &str) -> Result<TokenVerdict, String>;
 }
 
-/// Asks the API server about the tokens of one ServiceAccount.
 #[derive(Debug)]
 pub struct ServiceAccountTokens {
     api: Api,

@@ -2,8 +2,7 @@
 
 use std::num::NonZeroU64;
 
-/// Place in the order of a store at which a lease came to announce what it announces. The store alone gives it: nothing
-/// that a node writes into its lease counts. It compares with others of the same store, and the lower one was first.
+/// Place in the store's own order at which a lease came to announce what it does. The lowest of a store was first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AnnouncedSince {
     number: NonZeroU64,
@@ -16,8 +15,7 @@ impl AnnouncedSince {
         Self::read(number, true)
     }
 
-    /// The store recorded only that the lease announced it at `number` already, or, a store without any history of what
-    /// leases announce, when the lease came to be. Such numbers do not tell which of two leases was first.
+    /// The store knows only that it was announced by then, or since when there is the lease, which settles nothing.
     pub fn about(number: u64) -> Option<Self> {
         Self::read(number, false)
     }

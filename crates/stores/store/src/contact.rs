@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Time of the last contact; clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Contact(Arc<ContactRecord>);
 

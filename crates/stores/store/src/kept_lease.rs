@@ -25,7 +25,6 @@ impl KeptLease {
         Self { attrs, expires, version: 0, owner, since: None }
     }
 
-    /// The lease as one of a store.
     pub fn into_stored(self, subnet: Subnet) -> StoredLease {
         let (version, reserved) = (Version::new(self.version), self.expires.is_none());
         let lease = Lease { subnet, attrs: self.attrs };

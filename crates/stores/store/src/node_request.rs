@@ -30,12 +30,11 @@ pub const MAX_REQUEST_BYTES: usize = 100 << 10;
 /// Longest time that a request may last, however often it is placed again.
 const MAX_REQUEST_DURATION: Duration = Duration::from_secs(3_600);
 
-/// Requests of one network as a store keeps them. The verbs of operators and nodes are methods of
-/// `dyn RequestStore`, so that a store implements one write for all of them.
+/// Requests of one network. The verbs are methods of `dyn RequestStore`, so that a store implements one write.
 #[async_trait]
 pub trait RequestStore: Send + Sync {
-    /// Requests that stand, and every change of them, told while [`crate::Store::watch`] is. The last ones known stay
-    /// while the store is unreachable. Must be called within a tokio runtime.
+    /// Requests that stand, while [`crate::Store::watch`] runs; the last ones known while the store is unreachable.
+    /// Must be called within a tokio runtime.
     fn follow(&self) -> watch::Receiver<Requests>;
 
     async fn write(&self, change: RequestChange<'_>) -> Result<(), StoreError>;
@@ -156,7 +155,6 @@ pub struct NodeRequest {
     pub body: Value,
 }
 
-/// Requests that stand at one instant.
 pub type Requests = Arc<[NodeRequest]>;
 
 /// Answer of one node to a request. The last one counts.
@@ -206,8 +204,7 @@ impl NodeAnswer {
     }
 
     pub fn list_to_json(answers: &[Self]) -> String {
-        let all: Vec<String> = answers.iter().map(Self::to_json).collect();
-        format!("[{}]\n", all.join(","))
+        serde_json::to_string(answers).unwrap_or_default() + "\n"
     }
 
     pub fn read_list(json: &str) -> Result<Vec<Self>, WireError> {
@@ -223,8 +220,7 @@ pub fn read_answer_body(json: &str) -> Result<Value, WireError> {
 
 /// One line of the event stream: `{"requests":[…]}`, all that stand.
 pub fn requests_json(requests: &[NodeRequest]) -> String {
-    let all: Vec<String> = requests.iter().map(NodeRequest::to_json).collect();
-    format!("{{\"requests\":[{}]}}\n", all.join(","))
+    format!("{{\"requests\":{}}}\n", serde_json::to_string(requests).unwrap_or_default())
 }
 
 /// Reads such a line; `None` for one about something else. Requests that cannot be read are left out.

@@ -24,8 +24,7 @@ pub trait NodeStore: Store {
     /// Lists all leases, once, and says what is known of this node.
     async fn recall(&self, config: &NetworkConfig, me: &Claimant) -> Result<Recalled, StoreError>;
 
-    /// The same, and passes on leases while others are still being listed, once it is known which one is
-    /// this node's own. Pages are preliminary and may start over: only the result counts.
+    /// The same, with preliminary pages of leases while others are listed, once the node's own is known.
     async fn recall_by_pages(
         &self,
         config: &NetworkConfig,
@@ -35,8 +34,7 @@ pub trait NodeStore: Store {
         self.recall(config, me).await
     }
 
-    /// Gives the lease its full life again, with these attributes; a reservation stays one.
-    /// [`StoreError::Lost`] when it is gone, [`StoreError::Taken`] when another node wrote it.
+    /// Renews with these attributes; a reservation stays one. It may be [`StoreError::Lost`] or [`StoreError::Taken`].
     async fn renew(&self, held: &Held, attrs: &LeaseAttrs) -> Result<Held, StoreError>;
 
     /// Connections are dead, since this node's addresses have changed, although that shows only later: makes new ones.

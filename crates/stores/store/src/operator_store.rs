@@ -14,7 +14,6 @@ pub trait OperatorStore: Store {
 
     async fn snapshot(&self) -> Result<Snapshot, StoreError>;
 
-    /// All leases with when they end.
     async fn list(&self) -> Result<Vec<Held>, StoreError>;
 
     /// Checks and writes the config. One that would leave live leases outside is refused, unless with `force`.
@@ -50,8 +49,7 @@ pub trait SubnetPool: OperatorStore {
     async fn import(&self, held: &Held) -> Result<(), StoreError>;
 }
 
-/// Text of a config that an operator writes in place of `former`. One that would strand leases is refused unless `force` says
-/// otherwise; then it says that nodes may leave their subnets, which running nodes do only with an operator's consent.
+/// Text to write in place of `former`. One that strands leases is refused, or, with `force`, lets nodes move.
 pub fn replace_config<'a>(
     text: &str,
     config: &NetworkConfig,

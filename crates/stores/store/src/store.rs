@@ -54,7 +54,6 @@ impl Cursor {
     /// The start: a snapshot comes first.
     pub const BEGINNING: Self = Self(String::new());
 
-    /// Cursor in a store's own format.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
@@ -90,11 +89,9 @@ pub enum StoreEvent {
     Up,
 }
 
-/// A place that keeps the network config and the leases of all nodes, as anybody may read it. A node asks
-/// [`crate::NodeStore`] for its own lease, an operator [`crate::OperatorStore`] to change things.
+/// A store as anybody may read it: see [`crate::NodeStore`] and [`crate::OperatorStore`] for more.
 #[async_trait]
 pub trait Store: Send + Sync {
-    /// Name for the log.
     fn name(&self) -> String;
 
     /// Kind and address, for people.
@@ -128,8 +125,8 @@ pub trait Store: Send + Sync {
     /// Command with which an operator writes a config: completes "write one with …".
     fn how_to_write_config(&self) -> String;
 
-    /// Changes after `cursor`; [`Cursor::BEGINNING`] begins with a [`StoreEvent::Snapshot`]. Reconnects by
-    /// itself until the receiver is dropped. Must be called within a tokio runtime.
+    /// Changes after `cursor`, with a [`StoreEvent::Snapshot`] first from [`Cursor::BEGINNING`]. Reconnects until the
+    /// receiver is dropped. Must be called within a tokio runtime.
     fn watch(&self, cursor: Cursor) -> mpsc::Receiver<StoreEvent>;
 
     fn requests(&self) -> &dyn RequestStore;

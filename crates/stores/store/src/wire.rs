@@ -31,30 +31,18 @@ pub struct WireError(pub String);
 
 /// A lease as JSON. `ttl` is added where the reader's clock may be wrong.
 pub fn lease_json(subnet: &Subnet, entry: &KeptLease, ttl: Option<Duration>) -> String {
-    let mut out = String::from("{");
-    if let Some(v4) = subnet.v4() {
-        out += &format!("\"Subnet\":\"{v4}\",");
-    }
-    if let Some(v6) = subnet.v6() {
-        out += &format!("\"IPv6Subnet\":\"{v6}\",");
-    }
-    let expiration = entry.expires.map_or_else(|| NEVER.to_owned(), rfc3339);
-    let (attrs, version) = (entry.attrs.to_json(), entry.version);
-    out += &format!("\"Attrs\":{attrs},\"Expiration\":\"{expiration}\",\"Version\":{version}");
-    if let Some(owner) = &entry.owner {
-        out += &format!(",\"Owner\":{}", serde_json::Value::from(owner_name(owner)));
-    }
-    if let Some(since) = entry.since {
-        out += &format!(",\"Since\":{}", since.number());
-        if since.is_exact() {
-            out += ",\"SinceIsExact\":true";
-        }
-    }
-    if let Some(ttl) = ttl {
-        out += &format!(",\"TTL\":{}", ttl.as_secs());
-    }
-    out.push('}');
-    out
+    let lease = RawLease {
+        v4: subnet.v4().map(|net| net.to_string()),
+        v6: subnet.v6().map(|net| net.to_string()),
+        attrs: &RawValue::from_string(entry.attrs.to_json()).unwrap_or_default(),
+        expiration: Some(entry.expires.map_or_else(|| NEVER.to_owned(), rfc3339)),
+        version: Some(entry.version),
+        owner: entry.owner.as_deref().map(|owner| owner_name(owner).to_owned()),
+        since: entry.since.map(AnnouncedSince::number),
+        since_is_exact: entry.since.is_some_and(AnnouncedSince::is_exact),
+        ttl: ttl.map(|ttl| ttl.as_secs()),
+    };
+    serde_json::to_string(&lease).unwrap_or_default()
 }
 
 /// The lease in an event that says it is gone: nothing but its subnet is known for sure.
@@ -80,31 +68,26 @@ pub struct WireLease {
     pub since: Option<AnnouncedSince>,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct RawLease<'a> {
-    #[serde(rename = "Subnet", default)]
+    #[serde(rename = "Subnet", skip_serializing_if = "Option::is_none")]
     v4: Option<String>,
-    #[serde(rename = "IPv6Subnet", default)]
+    #[serde(rename = "IPv6Subnet", skip_serializing_if = "Option::is_none")]
     v6: Option<String>,
     #[serde(rename = "Attrs", borrow)]
     attrs: &'a RawValue,
-    #[serde(rename = "Expiration", default)]
+    #[serde(rename = "Expiration", skip_serializing_if = "Option::is_none")]
     expiration: Option<String>,
-    #[serde(rename = "Version", default)]
+    #[serde(rename = "Version", skip_serializing_if = "Option::is_none")]
     version: Option<u64>,
-    #[serde(rename = "TTL", default)]
-    ttl: Option<u64>,
-    #[serde(rename = "Owner", default)]
+    #[serde(rename = "Owner", skip_serializing_if = "Option::is_none")]
     owner: Option<String>,
-    #[serde(rename = "Since", default)]
+    #[serde(rename = "Since", skip_serializing_if = "Option::is_none")]
     since: Option<u64>,
-    #[serde(rename = "SinceIsExact", default)]
+    #[serde(rename = "SinceIsExact", default, skip_serializing_if = "std::ops::Not::not")]
     since_is_exact: bool,
-}
-
-/// Life that remains until then at the time `now`.
-pub fn remaining(expiry: &Expiry, now: Millis) -> Option<Duration> {
-    expiry.remaining(SystemTime::UNIX_EPOCH + Duration::from_millis(now))
+    #[serde(rename = "TTL", skip_serializing_if = "Option::is_none")]
+    ttl: Option<u64>,
 }
 
 impl WireLease {
@@ -113,12 +96,11 @@ impl WireLease {
         let subnet = read_subnet(raw.v4.as_deref(), raw.v6.as_deref())?;
         let attrs = LeaseAttrs::from_json(raw.attrs.get().as_bytes())
             .map_err(|error| WireError(error.to_string()))?;
-        // Nobody says of himself whose a lease is.
-        let attrs = LeaseAttrs { owner: None, ..attrs };
         let expiry = raw.expiration.as_deref().map(read_expiry).transpose()?;
         let ttl = raw.ttl.map(|seconds| Duration::from_secs(seconds).min(MAX_LIFE));
         let named = LeaseAttrs { owner: raw.owner.as_deref().map(Into::into), ..attrs };
         named.check_size().map_err(|error| WireError(error.to_string()))?;
+        // Nobody says of himself whose a lease is.
         let attrs = LeaseAttrs { owner: None, ..named };
         let (version, owner) = (raw.version, raw.owner);
         let since = raw.since.and_then(|number| AnnouncedSince::read(number, raw.since_is_exact));
@@ -203,17 +185,14 @@ impl WireReservation {
     }
 
     pub fn to_json(subnet: &Subnet, attrs: &LeaseAttrs) -> String {
-        let mut members = serde_json::Map::new();
-        let mut add = |key: &str, value: Option<String>| {
-            if let Some(value) = value {
-                members.insert(key.to_owned(), value.into());
-            }
-        };
-        add("Subnet", subnet.v4().map(|net| net.to_string()));
-        add("IPv6Subnet", subnet.v6().map(|net| net.to_string()));
-        add("PublicIP", attrs.public_ip.map(|ip| ip.to_string()));
-        add("PublicIPv6", attrs.public_ipv6.map(|ip| ip.to_string()));
-        serde_json::Value::Object(members).to_string()
+        let members = [
+            ("Subnet", subnet.v4().map(|net| net.to_string())),
+            ("IPv6Subnet", subnet.v6().map(|net| net.to_string())),
+            ("PublicIP", attrs.public_ip.map(|ip| ip.to_string())),
+            ("PublicIPv6", attrs.public_ipv6.map(|ip| ip.to_string())),
+        ];
+        let given = members.into_iter().filter_map(|(key, value)| Some((key, value?)));
+        serde_json::Value::from_iter(given).to_string()
     }
 }
 
@@ -224,7 +203,6 @@ pub const NOT_ASSIGNED_YET: &str = "not-assigned-yet";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct WireNode {
-    /// Name of the node, where clients have names.
     pub name: Option<String>,
     pub subnets: SubnetOrigin,
     /// At which an operator wants it to be known to others.

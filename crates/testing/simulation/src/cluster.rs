@@ -15,7 +15,7 @@ use flannel_node::options::{self, Parsed};
 use flannel_server::embedded::AskError;
 use flannel_server::lease_state::{Reply, Request};
 use flannel_server::watch_log::WatchLogs;
-use flannel_server::{Embedded, Limits, Options, Server};
+use flannel_server::{Embedded, LeaseService as _, Limits, Options, Server};
 use flannel_store::KeptLease;
 use flannel_store::remote::Listen;
 use flanneld::joined_networks::JoinedNetworks;

@@ -9,7 +9,6 @@ use super::folded::{FoldedObject, brief};
 use super::{ConfigError, Net};
 use crate::{Pool, SubnetSource};
 
-/// The names and customs of a family.
 pub(super) struct FamilyKeys {
     family: &'static str,
     enable: &'static str,

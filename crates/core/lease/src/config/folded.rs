@@ -39,7 +39,6 @@ impl FoldedObject {
     }
 }
 
-/// A value as it may stand in a message: short.
 pub(super) fn brief(value: &Value) -> String {
     const MAX_SHOWN_CHARS: usize = 60;
     let text = value.to_string();

@@ -50,7 +50,6 @@ impl NetworkConfig {
         fits(self.v4, subnet.v4()) && fits(self.v6, subnet.v6())
     }
 
-    /// The network of a family, if that is enabled.
     pub fn network(&self, family: Family) -> Option<IpNet> {
         match family {
             Family::V4 => self.v4.map(|source| source.network().into()),
@@ -62,7 +61,6 @@ impl NetworkConfig {
         Family::BOTH.map(|family| self.network(family)).into_iter().flatten()
     }
 
-    /// The enabled families, IPv4 first.
     pub fn families(&self) -> impl Iterator<Item = Family> + use<> {
         self.networks().map(|network| Family::of(network.addr()))
     }
@@ -84,8 +82,7 @@ impl NetworkConfig {
         }
     }
 
-    /// The config with every derived value spelled out; reading it the way this one was read gives the
-    /// same config. It contains the backend's secrets, so it must not be logged.
+    /// The config with every derived value; reads as the same. It has the backend's secrets: it must not be logged.
     pub fn to_json(&self) -> String {
         let mut object = Map::new();
         object.insert("EnableIPv4".into(), self.v4.is_some().into());

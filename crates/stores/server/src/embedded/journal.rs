@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use flannel_common::replace_by;
 
 use super::acknowledged::Acknowledged;
-use super::log_matches_snapshot::{LogCheck, LogFile, LogStart, SnapshotFile};
+use super::log_matches_snapshot::{LogCheck, LogStart, SnapshotFile};
 use super::recent::RecentCommits;
 use super::record::{self, Ending};
 use super::snapshot;
@@ -94,8 +94,8 @@ pub(super) struct DirectoryContents {
 pub(super) struct Journal {
     dir: PathBuf,
     log: File,
-    length: u64,
-    snapshot_length: u64,
+    pub(super) length: u64,
+    pub(super) snapshot_length: u64,
     /// Whether the log may hold more than was acknowledged.
     has_unacknowledged: bool,
     /// Acknowledged revision as the file beside the log has it.
@@ -132,12 +132,11 @@ impl Journal {
             return Err(OpenError::Damaged { path, at: records.end });
         }
         let snapshot::SnapshotContents { mut lease_state, mut recent, .. } = contents;
-        let start = records.payloads.first().and_then(|first| LogStart::read(first));
-        let log = match (found, records.payloads.is_empty()) {
-            (false, _) => LogFile::Missing,
-            (true, true) => LogFile::Empty,
-            (true, false) => LogFile::Read(start),
-        };
+        let start = records
+            .payloads
+            .first()
+            .and_then(|first| serde_json::from_slice::<LogStart>(first).ok());
+        let log = found.then_some((records.payloads.is_empty(), start));
         let mut log_check = LogCheck::new(&path, found_snapshot, log, &lease_state)?;
         for payload in records.payloads.drain(usize::from(start.is_some())..) {
             for commit in snapshot::commits(&path, payload)? {
@@ -221,10 +220,6 @@ impl Journal {
         now.write(&self.dir)
     }
 
-    pub(super) fn lengths(&self) -> (u64, u64) {
-        (self.length, self.snapshot_length)
-    }
-
     pub(super) fn needs_compaction(&self) -> bool {
         self.length > MIN_COMPACTION_BYTES.max(self.snapshot_length * MAX_LOG_TO_SNAPSHOT_RATIO)
     }
@@ -279,7 +274,7 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
 }
 
 fn write_log(dir: &Path, start: LogStart) -> io::Result<()> {
-    replace(dir, LOG, LOG_NEW, &record::encode(start.to_json()?.as_bytes()))
+    replace(dir, LOG, LOG_NEW, &record::encode(&serde_json::to_vec(&start)?))
 }
 
 fn replace(dir: &Path, name: &str, new: &str, bytes: &[u8]) -> io::Result<()> {

@@ -22,14 +22,6 @@ impl LogStart {
         let history = lease_state.histories.last().map_or(0, |history| history.id);
         Self { after: lease_state.revision, history }
     }
-
-    pub(super) fn to_json(self) -> serde_json::Result<String> {
-        serde_json::to_string(&self)
-    }
-
-    pub(super) fn read(payload: &[u8]) -> Option<Self> {
-        serde_json::from_slice(payload).ok()
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,14 +34,6 @@ pub(super) enum SnapshotFile {
     },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LogFile {
-    Missing,
-    /// There is no complete record in it.
-    Empty,
-    Read(Option<LogStart>),
-}
-
 pub(super) struct LogCheck<'a> {
     log: &'a Path,
     snapshot: SnapshotFile,
@@ -59,24 +43,25 @@ pub(super) struct LogCheck<'a> {
 }
 
 impl<'a> LogCheck<'a> {
+    /// `log`: whether it has no complete record, and its first record; `None` when it is missing.
     pub(super) fn new(
         path: &'a Path,
         snapshot: SnapshotFile,
-        log: LogFile,
+        log: Option<(bool, Option<LogStart>)>,
         lease_state: &LeaseState,
     ) -> Result<Self, OpenError> {
         let (end, histories) = (lease_state.revision, lease_state.histories.to_vec());
         let mut check = Self { log: path, snapshot, end, histories, last: None };
         match (log, snapshot) {
             // The directory is new.
-            (LogFile::Missing, SnapshotFile::Missing) => {}
-            (LogFile::Missing, _) => return Err(check.mismatch("it is missing")),
-            (LogFile::Empty, SnapshotFile::Read { marked: false }) => {}
-            (LogFile::Empty, _) => {
+            (None, SnapshotFile::Missing) => {}
+            (None, _) => return Err(check.mismatch("it is missing")),
+            (Some((true, _)), SnapshotFile::Read { marked: false }) => {}
+            (Some((true, _)), _) => {
                 return Err(check.mismatch("it is empty, which the server never leaves it"));
             }
-            (LogFile::Read(None), _) => {}
-            (LogFile::Read(Some(start)), _) => check.begin(start)?,
+            (Some((false, None)), _) => {}
+            (Some((false, Some(start))), _) => check.begin(start)?,
         }
         Ok(check)
     }

@@ -91,7 +91,7 @@ impl Embedded {
     /// The same at a time `wall` of the machine's clock, which is not read afterwards.
     pub fn open_at(dir: &Path, seed: u64, wall: Millis) -> Result<Self, OpenError> {
         let DirectoryContents { mut journal, mut lease_state, mut recent } = Journal::open(dir)?;
-        for (name, network) in lease_state.networks() {
+        for (name, network) in &lease_state.networks {
             if let Some(fault) = network.config_fault() {
                 tracing::error!(network = %name, "{}", Refusal::UnusableConfig(Box::new(fault.clone())));
             }
@@ -131,15 +131,6 @@ impl Embedded {
             source,
         })?;
         Ok(Self { writer, watch_logs, clock, log_figures, requests: RequestsByNetwork::default() })
-    }
-
-    /// Time by which leases end.
-    pub fn now(&self) -> Millis {
-        self.clock.now()
-    }
-
-    pub fn watch_logs(&self) -> &Arc<WatchLogs> {
-        &self.watch_logs
     }
 
     /// Carries out a request; when this returns, what it led to is durable.

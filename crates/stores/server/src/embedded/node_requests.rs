@@ -52,10 +52,10 @@ impl RequestStore for MemoryRequests {
     /// Must be called within a tokio runtime.
     async fn write(&self, change: RequestChange<'_>) -> Result<(), StoreError> {
         let mut shared = self.0.lock();
+        let until = Instant::now() + REQUEST_LIFETIME;
         match (change, shared.standing.get_mut(change.id())) {
             (RequestChange::Place(request), Some(standing)) => {
-                standing.request = request.clone();
-                standing.until = Instant::now() + REQUEST_LIFETIME;
+                (standing.request, standing.until) = (request.clone(), until);
             }
             (RequestChange::Place(request), None) => {
                 if shared.standing.len() >= MAX_STANDING_REQUESTS {
@@ -63,7 +63,6 @@ impl RequestStore for MemoryRequests {
                     return Err(StoreError::rejected(&change.to_string(), refusal));
                 }
                 let (request, answers) = (request.clone(), BTreeMap::new());
-                let until = Instant::now() + REQUEST_LIFETIME;
                 let standing = StandingRequest { request, answers, until };
                 shared.standing.insert(change.id().clone(), standing);
                 let expire = self.clone().expire(change.id().clone());

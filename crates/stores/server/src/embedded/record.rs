@@ -50,7 +50,6 @@ pub(super) fn decode(bytes: &[u8]) -> Records<'_> {
     Records { payloads, end, ending }
 }
 
-/// The payload of the record at the beginning of these bytes.
 fn first(bytes: &[u8]) -> Option<&[u8]> {
     let rest = bytes.strip_prefix(&MARK)?;
     let (length, rest) = rest.split_first_chunk::<4>()?;

@@ -54,7 +54,7 @@ pub(super) fn write(
         text.push('\n');
         Ok::<_, serde_json::Error>(())
     };
-    for (name, network) in lease_state.networks() {
+    for (name, network) in &lease_state.networks {
         let config = network.config_text().map(str::to_owned);
         line(network.config_revision(), Change::Config { network: name.clone(), text: config })?;
         for (subnet, entry) in network.leases() {
@@ -99,7 +99,7 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<SnapshotContents, OpenEr
                 Change::Put { network, subnet, attrs, expires, owner } => {
                     let (version, since) = (commit.revision, None);
                     let entry = KeptLease { attrs, expires, version, owner, since };
-                    networks.entry(network).or_default().restore(subnet, entry);
+                    networks.entry(network).or_default().put(subnet, Some(entry));
                 }
                 Change::Gone { .. } | Change::Start { .. } | Change::Clock => {}
             }

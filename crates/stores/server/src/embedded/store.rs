@@ -20,7 +20,6 @@ use crate::watch_log::{Event, News, WatchLog};
 
 const EVENT_QUEUE: usize = 1_024;
 
-/// One network of an open data directory.
 #[derive(Clone, Debug)]
 pub struct EmbeddedStore {
     pub(crate) embedded: Embedded,

@@ -11,6 +11,7 @@ use flannel_store::{KeptLease, LogPosition, MAX_DATA_BYTES};
 use super::journal::{Journal, OpenError};
 use super::recent::RecentCommits;
 use super::*;
+use crate::LeaseService as _;
 use crate::lease_state::{LeaseState, Who};
 use crate::watch_log::{Event, News};
 

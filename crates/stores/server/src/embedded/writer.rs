@@ -40,10 +40,8 @@ pub(super) struct Writer {
     pub(super) watch_logs: Arc<WatchLogs>,
     pub(super) clock: Clock,
     pub(super) rng: fastrand::Rng,
-    /// Requests that the next sync will cover.
     pub(super) waiting: Vec<Job>,
     pub(super) asked_at: Instant,
-    /// When the acknowledged revision was last noted.
     pub(super) noted_at: Instant,
     pub(super) failing: bool,
     pub(super) figures: Arc<LogFigures>,
@@ -194,9 +192,8 @@ impl Writer {
     }
 
     pub(super) fn note_length(&self) {
-        let (log, snapshot) = self.journal.lengths();
-        self.figures.log_bytes.store(log, Ordering::Relaxed);
-        self.figures.snapshot_bytes.store(snapshot, Ordering::Relaxed);
+        self.figures.log_bytes.store(self.journal.length, Ordering::Relaxed);
+        self.figures.snapshot_bytes.store(self.journal.snapshot_length, Ordering::Relaxed);
     }
 
     fn compact_log(&mut self) {

@@ -14,7 +14,6 @@ impl Network {
         KnownBy::of(self.config())
     }
 
-    /// The leases of the node that is known by this address.
     pub(super) fn leases_at(&self, node: IpAddr) -> Vec<Subnet> {
         let mut leases: Vec<Subnet> = self.at_address(node).collect();
         leases.sort_unstable();

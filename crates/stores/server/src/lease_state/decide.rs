@@ -39,7 +39,7 @@ impl LeaseState {
     }
 
     pub fn expire(&self, now: Millis) -> Option<Commit> {
-        let gone = self.networks().flat_map(|(name, network)| {
+        let gone = self.networks.iter().flat_map(|(name, network)| {
             network.expired(now).map(|subnet| Change::Gone { network: name.clone(), subnet })
         });
         let gone: Vec<Change> = gone.take(MAX_EXPIRED_PER_COMMIT).collect();
@@ -52,7 +52,7 @@ impl LeaseState {
     }
 
     pub fn next_expiry(&self) -> Option<Millis> {
-        self.networks().filter_map(|(_, network)| network.next_expiry()).min()
+        self.networks.iter().filter_map(|(_, network)| network.next_expiry()).min()
     }
 }
 
@@ -174,14 +174,10 @@ impl RequestScope<'_> {
         }
     }
 
-    fn known_by(&mut self) -> Result<KnownBy, Refusal> {
-        Ok(self.network()?.known_by())
-    }
-
     /// Address by which the node is known. A lease without one would be nobody's.
     fn check_known(&mut self, attrs: &LeaseAttrs) -> Result<IpAddr, Refusal> {
         check_size(attrs)?;
-        Ok(self.known_by()?.address(attrs)?)
+        Ok(self.network()?.known_by().address(attrs)?)
     }
 
     /// Refuses attributes that another node is known by. `own` is the lease that the client has.
@@ -217,7 +213,7 @@ impl RequestScope<'_> {
         let node = self.check_known(attrs)?;
         who.check_addresses(attrs)?;
         self.check_identity(attrs, who, Some(subnet))?;
-        let same_node = self.known_by()?.same_node(&entry.attrs, attrs);
+        let same_node = self.network()?.known_by().same_node(&entry.attrs, attrs);
         if !same_node && version != Some(entry.version) {
             return Err(Refusal::Taken(subnet, Box::new(entry)));
         }
@@ -249,7 +245,7 @@ impl RequestScope<'_> {
             return Err(Refusal::NotInPool(subnet));
         }
         if let Some(entry) = self.network()?.lease(&subnet).cloned() {
-            if !self.known_by()?.same_node(&entry.attrs, attrs) {
+            if !self.network()?.known_by().same_node(&entry.attrs, attrs) {
                 return Err(Refusal::Taken(subnet, Box::new(entry)));
             }
             if entry.expires.is_none() {
@@ -291,7 +287,7 @@ impl RequestScope<'_> {
         check_size(attrs)?;
         KnownBy::Ipv4First.address(attrs)?;
         if let Some(entry) = self.network()?.lease(&subnet).cloned()
-            && !self.known_by()?.same_node(&entry.attrs, attrs)
+            && !self.network()?.known_by().same_node(&entry.attrs, attrs)
         {
             return Err(Refusal::Taken(subnet, Box::new(entry)));
         }

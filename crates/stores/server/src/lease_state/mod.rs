@@ -66,10 +66,6 @@ impl LeaseState {
         self.networks.get(name)
     }
 
-    pub fn networks(&self) -> impl Iterator<Item = (&NetworkName, &Network)> {
-        self.networks.iter()
-    }
-
     /// The first commit of a run of the server. Time stood still while nobody served: whatever the
     /// clock says now, a lease has as much left as it had, and enough to be renewed.
     pub fn start(&self, history: u64, now: Millis) -> Commit {

@@ -22,8 +22,7 @@ pub struct Network {
 #[derive(Clone, Debug)]
 struct StoredConfig {
     text: String,
-    /// Configs are checked before they are stored. A stored one may come from a version with other rules; then it is
-    /// kept as it is until a usable one is written.
+    /// Unusable if another version with other rules has stored it; then it is kept until a usable one is written.
     parsed: Result<NetworkConfig, ConfigError>,
     revision: u64,
 }
@@ -37,7 +36,6 @@ impl Network {
         self.config.as_ref()?.parsed.as_ref().err()
     }
 
-    /// The config as it was written.
     pub fn config_text(&self) -> Option<&str> {
         self.config.as_ref().map(|config| config.text.as_str())
     }
@@ -62,7 +60,6 @@ impl Network {
         self.by_address.range(key(0)..).take_while(move |(ip, _)| *ip == address).map(|(_, s)| *s)
     }
 
-    /// Subnets of the leases that announce an identity.
     pub(super) fn announcing(&self, identity: LinkIdentity) -> impl Iterator<Item = Subnet> {
         let first = (identity, Subnet::V4(Ipv4Net::default()));
         let all = self.by_identity.range(first..);
@@ -91,12 +88,7 @@ impl Network {
         self.config = Some(StoredConfig { text: text.to_owned(), parsed, revision });
     }
 
-    pub(crate) fn restore(&mut self, subnet: Subnet, entry: KeptLease) {
-        self.put(subnet, Some(entry));
-    }
-
-    /// Replaces the lease of a subnet. Returns what it was before.
-    pub(super) fn put(&mut self, subnet: Subnet, entry: Option<KeptLease>) -> Option<KeptLease> {
+    pub(crate) fn put(&mut self, subnet: Subnet, entry: Option<KeptLease>) -> Option<KeptLease> {
         let before = self.remove(&subnet);
         if let Some(entry) = entry {
             for address in entry.attrs.public_addresses() {

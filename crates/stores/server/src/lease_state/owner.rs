@@ -19,7 +19,6 @@ pub enum ClientMachine {
     Vouched,
     /// Digest of a secret that the node made for itself.
     Secret(Arc<str>),
-    /// Nothing is known of it but where it asks from.
     Unknown,
 }
 

@@ -41,7 +41,6 @@ impl Who {
         Self { admin: false, source: Some(source), ..Self::anybody() }
     }
 
-    /// Whether it may change nothing.
     pub fn only_reads(&self) -> bool {
         self.addresses == Addresses::Nothing
     }
@@ -54,15 +53,13 @@ impl Who {
         }
     }
 
-    /// Refuses an address that is not this client's to announce.
     pub fn check_addresses(&self, attrs: &LeaseAttrs) -> Result<(), Refusal> {
         let foreign = attrs.public_addresses().find(|address| !self.may_announce(*address));
         foreign.map_or(Ok(()), |address| Err(Refusal::ForeignAddress(address)))
     }
 
-    /// Whether a lease may be renewed and released by this client: its name must be the owner's, and it must be the
-    /// machine that acquired the lease, or ask from the address at which the lease is. Of a lease whose owner is not
-    /// known by name the address alone tells.
+    /// Whether this client may change a lease: it has the owner's name, and is the machine that acquired the lease or
+    /// asks from its address. Without an owner the address alone tells.
     pub fn owns(&self, owner: Option<&str>, attrs: &LeaseAttrs) -> bool {
         match (&self.name, owner) {
             _ if self.admin => true,

@@ -19,7 +19,6 @@ use crate::lease_state::{MIN_LIFE_AFTER_START, Reply, Request, Who, check_size};
 
 pub(super) struct EtcdNetworks {
     options: EtcdOptions,
-    /// Store of the network without a name.
     store: EtcdStore,
 }
 

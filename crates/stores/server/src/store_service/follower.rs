@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flannel_store::{StoreEvent, StoredLease};
+use flannel_store::StoreEvent;
 use tokio::sync::mpsc;
 
 use super::View;
@@ -36,7 +36,12 @@ impl Follower {
                 StoreEvent::ConfigGone => self.publish(Event::Config(None)),
                 StoreEvent::Snapshot(leases) => {
                     let known = self.view.watch_log.config_text().or(config.take());
-                    self.reset(known.as_deref(), &leases);
+                    // Begins a new history, since events may have been missed: every client gets a snapshot.
+                    self.history = ServerRun { id: fastrand::u64(1..), since: self.revision };
+                    let view = &self.view;
+                    let leases = leases.iter().map(|it| (it.lease.subnet, view.entry(it)));
+                    let histories = [self.history];
+                    view.watch_log.reset(self.revision, &histories, known.as_deref(), leases);
                 }
                 StoreEvent::Put(stored) => {
                     let entry = self.view.dated_entry(&stored);
@@ -57,12 +62,5 @@ impl Follower {
 
     fn publish(&self, event: Event) {
         self.view.watch_log.publish(self.revision, vec![event]);
-    }
-
-    /// Begins a new history, since events may have been missed: every client gets a snapshot.
-    fn reset(&mut self, config: Option<&str>, leases: &[StoredLease]) {
-        self.history = ServerRun { id: fastrand::u64(1..), since: self.revision };
-        let leases = leases.iter().map(|stored| (stored.lease.subnet, self.view.entry(stored)));
-        self.view.watch_log.reset(self.revision, &[self.history], config, leases);
     }
 }

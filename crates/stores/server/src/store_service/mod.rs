@@ -76,7 +76,6 @@ impl NetworkStore {
     }
 }
 
-/// State of a network as the server's clients see it.
 #[derive(Clone)]
 struct View {
     name: NetworkName,
@@ -153,11 +152,6 @@ impl View {
     }
 }
 
-struct FollowedNetwork {
-    network: Arc<dyn ServedNetwork>,
-    _follower: Task,
-}
-
 pub struct StoreService {
     shared: Arc<Shared>,
     _network_list: Task,
@@ -167,7 +161,8 @@ struct Shared {
     networks: NetworkStore,
     watch_logs: Arc<WatchLogs>,
     clock: Clock,
-    followed: Mutex<BTreeMap<NetworkName, FollowedNetwork>>,
+    /// Each with the task that follows it.
+    followed: Mutex<BTreeMap<NetworkName, (Arc<dyn ServedNetwork>, Task)>>,
 }
 
 impl StoreService {
@@ -176,7 +171,6 @@ impl StoreService {
         Ok(Self::start(NetworkStore::Etcd(EtcdNetworks::new(options)?)))
     }
 
-    /// In front of Kubernetes, likewise.
     pub fn kubernetes(nodes: KubeNodes) -> Self {
         Self::start(NetworkStore::Kubernetes(Arc::new(nodes)))
     }
@@ -222,10 +216,9 @@ impl StoreService {
 }
 
 impl Shared {
-    /// Follows a network from its first use on.
     fn network(&self, name: &NetworkName) -> Result<Arc<dyn ServedNetwork>, AskError> {
-        if let Some(followed) = self.followed.lock().get(name) {
-            return Ok(followed.network.clone());
+        if let Some((network, _)) = self.followed.lock().get(name) {
+            return Ok(network.clone());
         }
         let view = View {
             name: name.clone(),
@@ -236,9 +229,8 @@ impl Shared {
         let (network, events) = self.networks.open(name, view.clone())?;
         let follower = Follower::new(view, self.watch_logs.clone(), self.networks.name());
         let follower = Task::spawn("watch of a network", follower.run(events));
-        let followed = FollowedNetwork { network, _follower: follower };
         let mut all = self.followed.lock();
-        Ok(all.entry(name.clone()).or_insert(followed).network.clone())
+        Ok(all.entry(name.clone()).or_insert((network, follower)).0.clone())
     }
 }
 
@@ -256,7 +248,7 @@ impl LeaseService for StoreService {
     }
 
     fn network(&self, name: &NetworkName) -> Result<Arc<dyn ServedNetwork>, AskError> {
-        let followed = self.shared.followed.lock().get(name).map(|it| it.network.clone());
+        let followed = self.shared.followed.lock().get(name).map(|(network, _)| network.clone());
         followed.ok_or_else(|| Refusal::NoNetwork(name.clone()).into())
     }
 

@@ -10,9 +10,7 @@ use super::{Event, State, WatchLog, config_json};
 pub enum AnswerStyle {
     /// One answer with leases only, as the lease server of the Go flannel gave it.
     Poll,
-    /// Line of a stream, which has the config too.
     Stream,
-    /// Line of a stream without the secrets of the config.
     RedactedStream,
 }
 
@@ -20,14 +18,8 @@ const STYLE_COUNT: usize = 3;
 
 #[derive(Debug, Default)]
 pub(super) struct AnswerCache {
-    snapshots: [Option<(u64, Bytes)>; STYLE_COUNT],
+    pub(super) snapshots: [Option<(u64, Bytes)>; STYLE_COUNT],
     events: [Option<(u64, u64, Bytes)>; STYLE_COUNT],
-}
-
-impl AnswerCache {
-    pub(super) fn forget_snapshots(&mut self) {
-        self.snapshots = Default::default();
-    }
 }
 
 impl WatchLog {

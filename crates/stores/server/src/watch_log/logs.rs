@@ -38,7 +38,6 @@ impl WatchLogs {
         self.state.lock().watch_logs.get(name).cloned()
     }
 
-    /// Watch log of a network, whether it has a config or not.
     pub fn get_or_create(&self, name: &NetworkName) -> Arc<WatchLog> {
         let mut state = self.state.lock();
         let State { reach, watch_logs, .. } = &mut *state;
@@ -85,7 +84,7 @@ impl WatchLogs {
     ) {
         let (revision, histories) = (lease_state.revision, &lease_state.histories);
         self.state.lock().reach = LogReach::from(revision, histories);
-        for (name, network) in lease_state.networks() {
+        for (name, network) in &lease_state.networks {
             let watch_log = self.get_or_create(name);
             let leases = network.leases().iter().map(|(subnet, entry)| (*subnet, entry.clone()));
             watch_log.reset(revision, histories, network.config_text(), leases);

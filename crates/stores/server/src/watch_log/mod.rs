@@ -160,7 +160,6 @@ impl WatchLog {
         self.state.lock().config.as_ref().map(shown)
     }
 
-    /// The config as it was written.
     pub fn config_text(&self) -> Option<String> {
         self.state.lock().config.as_ref().map(|config| config.text.clone())
     }
@@ -264,7 +263,7 @@ impl State {
 
     /// Applies an event to the state; whether it changes anything for watchers.
     fn apply(&mut self, event: &Event, subnets: SubnetOrigin) -> bool {
-        self.answers.forget_snapshots();
+        self.answers.snapshots = Default::default();
         match event {
             Event::Put(subnet, entry) => {
                 let view = LeaseView::new(subnet, entry.clone());

@@ -1,7 +1,7 @@
 //! The machine's clock is set while the server runs: leases go on as if nothing had happened.
 
 use flannel_lease::LEASE_TTL;
-use flannel_server::{Embedded, EmbeddedStore};
+use flannel_server::{Embedded, EmbeddedStore, LeaseService as _};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

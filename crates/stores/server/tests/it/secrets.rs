@@ -5,7 +5,7 @@ use std::fmt::{Debug, Write as _};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use flannel_server::{BindError, Options, Server};
+use flannel_server::{BindError, LeaseService as _, Options, Server};
 use flannel_store::prelude::*;
 use flannel_store::remote::hash_token;
 use flannel_store::testing::AcquireAs as _;

@@ -22,17 +22,23 @@ const CONTENDED: StoreError = StoreError::Contended { tries: 1 };
 /// Most leases that are discarded at once: etcd takes 128 operations per transaction.
 const MAX_DISCARDS: usize = 64;
 
-/// Keys of a listing that matter for a write.
+/// Try to get a subnet, with the keys of a listing that matter for a write.
 #[derive(Debug)]
-struct ListedKeys {
+struct EtcdAttempt {
+    leases: Arc<EtcdLeases>,
     revision: i64,
     own: BTreeMap<Subnet, LeaseKey>,
     /// Leases whose value cannot be read: their subnets are in use.
     unreadable: Vec<Lease>,
 }
 
-impl ListedKeys {
-    fn new(config: &NetworkConfig, me: &Claimant, listing: &Listing) -> Self {
+impl EtcdAttempt {
+    fn new(
+        leases: Arc<EtcdLeases>,
+        config: &NetworkConfig,
+        me: &Claimant,
+        listing: &Listing,
+    ) -> Self {
         let is_own =
             |entry: &&ListedLease| entry.attrs.as_ref().is_some_and(|attrs| me.has(config, attrs));
         // A slice would keep the complete answer in memory.
@@ -43,6 +49,7 @@ impl ListedKeys {
         let occupied =
             |entry: &ListedLease| Lease { subnet: entry.subnet, attrs: LeaseAttrs::default() };
         Self {
+            leases,
             revision: listing.revision(),
             own: own.map(|entry| (entry.subnet, copied(&entry.kv))).collect(),
             unreadable: unreadable.map(occupied).collect(),
@@ -66,12 +73,6 @@ struct LeaseWrite {
     discards: Vec<LeaseKey>,
 }
 
-#[derive(Debug)]
-struct EtcdAttempt {
-    leases: Arc<EtcdLeases>,
-    listed: ListedKeys,
-}
-
 #[async_trait]
 impl AcquireAttempt for EtcdAttempt {
     async fn run(
@@ -80,7 +81,7 @@ impl AcquireAttempt for EtcdAttempt {
         claim: &Claim,
         listed: &Snapshot,
     ) -> Result<Held, StoreError> {
-        self.leases.try_acquire(config, claim, listed, &self.listed).await
+        self.leases.try_acquire(config, claim, listed, &self).await
     }
 }
 
@@ -104,8 +105,7 @@ impl EtcdLeases {
                 self.list_by_pages(me.previous.as_ref(), &mut on_page).await?
             }
         };
-        let listed = ListedKeys::new(config, me, &listing);
-        let attempt = EtcdAttempt { leases: self.clone(), listed };
+        let attempt = EtcdAttempt::new(self.clone(), config, me, &listing);
         Ok(Recalled::by_address(config, me, listing.into_snapshot(), attempt))
     }
 
@@ -114,7 +114,7 @@ impl EtcdLeases {
         config: &NetworkConfig,
         claim: &Claim,
         snapshot: &Snapshot,
-        listed: &ListedKeys,
+        listed: &EtcdAttempt,
     ) -> Result<Held, StoreError> {
         let leases = snapshot.leases.iter().map(|stored| &stored.lease);
         let in_use = leases.chain(&listed.unreadable);
@@ -149,7 +149,7 @@ impl EtcdLeases {
 
     async fn prepare_write(
         &self,
-        listed: &ListedKeys,
+        listed: &EtcdAttempt,
         decision: Decision,
     ) -> Result<LeaseWrite, StoreError> {
         let discards = decision.discard.iter().filter_map(|subnet| listed.own.get(subnet));
@@ -192,8 +192,7 @@ impl EtcdLeases {
         TxnRequest { compare, success, failure: vec![] }
     }
 
-    /// A lease that overlaps ours and was there first. Keys guard against equal subnets only; with
-    /// two families, or two subnet lengths, different keys can hold the same addresses.
+    /// A lease that overlaps ours and was first. Keys guard against equal subnets only, not other lengths or families.
     fn earlier_overlap(
         &self,
         write: &LeaseWrite,

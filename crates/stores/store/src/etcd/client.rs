@@ -67,7 +67,6 @@ impl Client {
         Ok(Self(Arc::new(Shared { transport, credentials, cluster, current, reconnects })))
     }
 
-    /// Gives up the connection in use for a new one to the same member.
     pub(super) fn reconnect(&self) {
         let mut current = self.0.current.lock();
         current.generation += 1;
@@ -87,9 +86,8 @@ impl Client {
         self.unary_within(REQUEST_TIMEOUT, rpc, request).await
     }
 
-    /// Sends one request, to each member in turn until one answers, and always returns in time.
-    /// After a lost answer the request may have been carried out twice: writes are transactions
-    /// that compare before they write.
+    /// Sends a request to each member in turn, within a limit of time. After a lost answer it may have been carried out
+    /// twice: writes are transactions that compare before they write.
     pub(super) async fn unary_within<Q, A>(
         &self,
         time: Duration,

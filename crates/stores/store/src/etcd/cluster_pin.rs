@@ -10,7 +10,6 @@ use parking_lot::Mutex;
 /// Called with the id of a cluster that is met for the first time.
 type FoundCallback = Box<dyn Fn(u64) + Send + Sync>;
 
-/// Clones share what they know.
 #[derive(Clone, Default)]
 pub struct ClusterPin(Arc<Shared>);
 

@@ -66,7 +66,6 @@ impl Keys {
         format!("{}{id}/", self.answers)
     }
 
-    /// The directory of leases that every flannel knows.
     pub(crate) fn subnets(&self) -> &str {
         &self.directories[0]
     }
@@ -115,15 +114,6 @@ impl KeyRange {
         // Directories end in '/', and '0' is the character after it.
         let end = directory.strip_suffix('/').map_or_else(String::new, |d| format!("{d}0"));
         Self { start: directory.to_owned().into(), end: end.into() }
-    }
-
-    pub(super) fn beginning(prefix: &str) -> Self {
-        // Keys are text, so the last byte of a prefix is never the highest.
-        let mut end = prefix.as_bytes().to_vec();
-        if let Some(last) = end.last_mut() {
-            *last = last.saturating_add(1);
-        }
-        Self { start: prefix.to_owned().into(), end: end.into() }
     }
 
     pub(super) fn single(key: &str) -> Self {

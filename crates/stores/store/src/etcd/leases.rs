@@ -23,7 +23,6 @@ pub(super) struct EtcdLeases {
     pub(super) keys: Keys,
     v6_left_out: AtomicBool,
     config_read_at: AtomicI64,
-    /// Time that the next listing may take.
     pub(super) list_timeout: Mutex<Duration>,
     pub(super) unreadable: Mutex<Unreadable>,
     /// A key that was written and is not wanted, and could not be deleted so far.
@@ -51,7 +50,6 @@ impl LeaseKey {
     }
 }
 
-/// An etcd lease, fresh.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grant {
     pub(super) id: i64,
@@ -108,9 +106,7 @@ impl EtcdLeases {
         Ok(Grant { id: answer.id, expiry: Expiry::At(before + ttl) })
     }
 
-    /// Revokes an etcd lease that no key needs any more, behind the caller's back: it would expire
-    /// by itself within a day, so nobody has to wait for it or hear that it failed. A lease with
-    /// keys is left alone, for revoking deletes them.
+    /// Revokes an etcd lease without keys, in the background: otherwise it expires within a day. Revoking deletes keys.
     pub(super) fn retire(&self, id: i64) {
         if id == Grant::NONE.id {
             return;

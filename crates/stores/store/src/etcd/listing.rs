@@ -18,7 +18,6 @@ const FIRST_PAGE: i64 = 1_000;
 /// Most times that a list is started: etcd may compact its revision before it is complete.
 const MAX_LIST_STARTS: u32 = 4;
 const MAX_PREALLOCATED: usize = 100_000;
-/// Most lookups of older values for one listing.
 const MAX_LOOKUPS: usize = 16;
 
 #[derive(Debug)]
@@ -39,8 +38,7 @@ pub(super) struct ListedLease {
     pub(super) since: Option<AnnouncedSince>,
 }
 
-/// Told after every page: what is listed so far, and where in it the page begins. A page that begins at 0 is
-/// the first of a list that takes the place of any before it.
+/// Called after every page with the list so far and where the page begins; at 0 the list has started over.
 pub(super) type OnPage<'a> = &'a mut (dyn FnMut(&Listing, usize) + Send);
 
 /// The first pages, each with where its directory ends.
@@ -219,7 +217,6 @@ fn page_of(range: KeyRange, revision: i64, limit: i64) -> RangeRequest {
 }
 
 impl RangeResponse {
-    /// The keys after this page, if there are more up to `end`.
     fn rest(&self, end: &Bytes) -> Option<KeyRange> {
         let last = self.kvs.last().filter(|_| self.more)?;
         let start = last.key.iter().copied().chain([0]).collect();
@@ -241,8 +238,7 @@ impl Listing {
 }
 
 impl ListedLease {
-    /// A lease of a list. What it announces counts from its creation: it differs only for leases that others dispute,
-    /// see [`EtcdLeases::date_disputed`], and a later dispute has a later revision.
+    /// A lease of a list. Its announcement counts from its creation, unless [`EtcdLeases::date_disputed`] corrects it.
     pub(super) fn created(subnet: Subnet, attrs: Option<LeaseAttrs>, kv: KeyValue) -> Self {
         let since = AnnouncedSince::exact(kv.create_revision.unsigned_abs());
         Self { subnet, attrs, kv, since }

@@ -183,7 +183,9 @@ impl EtcdLeases {
             return Ok(());
         }
         // How long it lasts was not asked; the one who wrote it gave it a day.
-        let expires = (!entry.is_reserved()).then(in_a_day);
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let in_a_day = (now + LEASE_TTL).as_millis() as Millis;
+        let expires = (!entry.is_reserved()).then_some(in_a_day);
         let version = entry.version().number();
         let kept = KeptLease { version, ..KeptLease::new(theirs, expires, None) };
         Err(StoreError::rejected(attempted, Refusal::Taken(entry.subnet, Box::new(kept))))
@@ -225,11 +227,6 @@ impl EtcdLeases {
         let text = "somebody else has changed it in the same moment: try again".to_owned();
         Err(StoreError::rejected(attempted, Refusal::Elsewhere(text)))
     }
-}
-
-fn in_a_day() -> Millis {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    (now + LEASE_TTL).as_millis() as Millis
 }
 
 impl Listing {

@@ -10,12 +10,10 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most such times that a request takes with its retries at all endpoints.
 pub(super) const MAX_TIMEOUTS: u32 = 3;
-/// A listing is large. When all nodes list at once, giving up and asking again would only add to
-/// what keeps etcd from answering, so each listing that fails gives the next one more time.
+/// A listing is large. When all nodes list at once, retries would keep etcd from answering: each gets more time.
 pub(super) const LIST_TIMEOUT_MAX: Duration = Duration::from_secs(80);
 
-/// While a watch is open the connection is pinged this often, and given up when no answer comes.
-/// etcd hangs up on clients that ping more often than every 5 s, or at all with nothing open.
+/// Interval of pings while a watch is open. etcd hangs up on more than one in 5 s, or with nothing open.
 pub(super) const PING_INTERVAL: Duration = Duration::from_secs(10);
 pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(5);
 

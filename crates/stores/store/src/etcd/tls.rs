@@ -19,19 +19,17 @@ pub(super) struct TlsFiles {
 impl TlsFiles {
     pub(super) fn new(options: &EtcdOptions) -> Self {
         let given = |path: &Option<PathBuf>| path.clone().filter(|p| !p.as_os_str().is_empty());
-        let identity = match (given(&options.cert), given(&options.key)) {
-            (Some(cert), Some(key)) => Some((cert, key)),
-            (None, None) => None,
+        let (cert, key) = (given(&options.cert), given(&options.key));
+        match (&cert, &key) {
             (Some(cert), None) => {
                 tracing::warn!(cert = %cert.display(), "etcd-certfile without etcd-keyfile is not used");
-                None
             }
             (None, Some(key)) => {
                 tracing::warn!(key = %key.display(), "etcd-keyfile without etcd-certfile is not used");
-                None
             }
-        };
-        Self { ca: given(&options.ca), identity }
+            _ => {}
+        }
+        Self { ca: given(&options.ca), identity: cert.zip(key) }
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -41,7 +41,6 @@ pub(super) enum WatchEnd {
 }
 
 impl WatchProgress {
-    /// Progress of these ranges, each at a revision.
     pub(super) fn new(parts: impl IntoIterator<Item = (KeyRange, i64)>) -> Self {
         let part = |(range, cursor)| WatchedRange { range, cursor, watch: None };
         Self { parts: parts.into_iter().map(part).collect(), origin: None }
@@ -73,7 +72,6 @@ impl WatchProgress {
         self.parts.iter().all(|part| part.watch.is_some())
     }
 
-    /// Notes a response before its events are sent.
     pub(super) fn note(&mut self, response: &WatchResponse) -> Result<(), WatchEnd> {
         // Watches are made in the order they were asked for.
         if response.created

@@ -29,8 +29,7 @@ struct State {
     own: Option<OwnNode>,
 }
 
-/// This node's lease. An operator may have written another address into the store than the one that the node
-/// announces, so that everybody else sees another lease than the node itself.
+/// This node's lease, which others see with another address where an operator has written one into the store.
 #[derive(Debug)]
 struct OwnNode {
     subnet: Subnet,

@@ -72,8 +72,7 @@ impl Client {
         Ok(Self { options, servers, current, moved: watch::Sender::new(0) })
     }
 
-    /// Sends one request, to each server in turn until one answers. After a lost answer it may have
-    /// been carried out twice, so it must be one for which that is the same as once.
+    /// Sends an idempotent request to each server in turn: after a lost answer it may have been carried out twice.
     pub(super) async fn request(
         &self,
         method: Method,
@@ -124,7 +123,6 @@ impl Client {
         }
     }
 
-    /// Connections made so far are dead.
     pub(super) fn node_moved(&self) {
         self.servers.iter().for_each(|(_, client)| client.forget());
         self.moved.send_modify(|times| *times += 1);
@@ -172,7 +170,6 @@ impl Client {
         request.body(Bytes::from(body)).map_err(|error| error.to_string())
     }
 
-    /// Target by the options and the present contents of their files.
     fn target(&self, server: &Server) -> Result<Target, String> {
         let RemoteOptions { ca, cert, key, token, token_file, insecure, .. } = &self.options;
         let credentials = match (token, token_file) {

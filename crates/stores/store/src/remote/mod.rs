@@ -46,7 +46,6 @@ struct Shared {
     base: String,
     network: NetworkName,
     rng: Mutex<fastrand::Rng>,
-    /// State of a server that assigns subnets.
     assigned: AssignedSubnets,
     contact: Contact,
     /// Requests of operators, as the server's stream last had them.
@@ -76,14 +75,10 @@ impl RemoteStore {
 
     fn events_path(&self, cursor: Option<LogPosition>) -> String {
         let path = format!("{}/events?requests=true&findings=true", self.0.base);
-        match cursor {
-            // A cursor of a server that sends no history.
-            Some(LogPosition { revision, history: None }) => format!("{path}&next={revision}"),
-            Some(LogPosition { revision, history: Some(history) }) => {
-                format!("{path}&next={revision}&history={}", wire::history_text(history))
-            }
-            None => path,
-        }
+        let Some(LogPosition { revision, history }) = cursor else { return path };
+        // An old server sends no history.
+        let history = history.map(|history| format!("&history={}", wire::history_text(history)));
+        format!("{path}&next={revision}{}", history.unwrap_or_default())
     }
 
     fn lease_path(&self, subnet: &Subnet) -> String {

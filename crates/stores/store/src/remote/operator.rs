@@ -1,6 +1,6 @@
 //! Operations of an operator at a lease server.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use ::http::{Method, StatusCode};
 use async_trait::async_trait;
@@ -30,7 +30,8 @@ impl OperatorStore for RemoteStore {
         let (result, time) = self.read_all().await?;
         let now = SystemTime::now();
         // By our own clock, whatever the server's says.
-        let ours = |expiry: Expiry| match time.and_then(|time| wire::remaining(&expiry, time)) {
+        let time = time.map(|time| SystemTime::UNIX_EPOCH + Duration::from_millis(time));
+        let ours = |expiry: Expiry| match time.and_then(|time| expiry.remaining(time)) {
             Some(left) => Expiry::At(now + left),
             None => expiry,
         };

@@ -11,7 +11,6 @@ use crate::etcd::Secret;
 
 pub const DEFAULT_PORT: u16 = 10_253;
 
-/// The `--remote…` options.
 #[derive(Clone, Debug, Default)]
 pub struct RemoteOptions {
     /// `host:port`, `http://host:port` or `https://host:port`; the port may be left out.

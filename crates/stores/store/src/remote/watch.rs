@@ -64,7 +64,6 @@ impl Watch {
         }
     }
 
-    /// One stream from beginning to end.
     async fn follow(&mut self) -> Result<Infallible, String> {
         let path = self.store.events_path(self.cursor);
         let (endpoint, response) = self.store.0.client.stream(&path).await.map_err(|fault| {

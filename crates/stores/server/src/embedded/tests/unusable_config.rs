@@ -12,6 +12,7 @@ use super::super::journal::Journal;
 use super::super::recent::RecentCommits;
 use super::super::store::EmbeddedStore;
 use super::super::*;
+use crate::LeaseService as _;
 use crate::lease_state::{Change, Commit, LeaseState, Who};
 use crate::watch_log::AnswerStyle;
 

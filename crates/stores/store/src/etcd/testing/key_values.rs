@@ -75,7 +75,7 @@ impl EtcdKeys {
 
     /// All keys that begin so, in order.
     pub async fn list(&self, prefix: &str) -> Result<Vec<EtcdKey>, StoreError> {
-        self.range(KeyRange::beginning(prefix)).await
+        self.range(beginning(prefix)).await
     }
 
     /// Whether it was there.
@@ -85,7 +85,7 @@ impl EtcdKeys {
 
     /// Removes all keys that begin so; how many there were.
     pub async fn delete_prefix(&self, prefix: &str) -> Result<u64, StoreError> {
-        self.delete_range(KeyRange::beginning(prefix)).await
+        self.delete_range(beginning(prefix)).await
     }
 
     async fn delete_range(&self, range: KeyRange) -> Result<u64, StoreError> {
@@ -123,4 +123,14 @@ impl EtcdKeys {
     pub(super) fn client(&self) -> &Client {
         &self.0
     }
+}
+
+/// All keys that begin so.
+fn beginning(prefix: &str) -> KeyRange {
+    // Keys are text, so the last byte of a prefix is never the highest.
+    let mut end = prefix.as_bytes().to_vec();
+    if let Some(last) = end.last_mut() {
+        *last = last.saturating_add(1);
+    }
+    KeyRange { start: prefix.to_owned().into(), end: end.into() }
 }
