@@ -17,18 +17,20 @@ impl Family {
     }
 
     pub fn other(self) -> Self {
+        self.choose([Self::V6, Self::V4])
+    }
+
+    /// The one of IPv4 and IPv6 that is of this family.
+    pub fn choose<T>(self, [v4, v6]: [T; 2]) -> T {
         match self {
-            Self::V4 => Self::V6,
-            Self::V6 => Self::V4,
+            Self::V4 => v4,
+            Self::V6 => v6,
         }
     }
 }
 
 impl fmt::Display for Family {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::V4 => "IPv4",
-            Self::V6 => "IPv6",
-        })
+        f.write_str(self.choose(["IPv4", "IPv6"]))
     }
 }

@@ -12,7 +12,7 @@ pub struct IfName {
     bytes: [u8; MAX],
 }
 
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("'{0}' is not a network interface name: 1 to 15 bytes, no '/', ':' or white space")]
 pub struct InvalidIfName(String);
 

@@ -3,12 +3,12 @@
 //! A backend turns leases into wishes and does nothing else: no I/O, no state, no clock. That it repairs itself,
 //! removes what is stale, restarts without losing a packet and starts ten thousand peers in one batch follows from
 //! the appliers that all backends share. A new backend is one file with an implementation of this trait, and its
-//! module, its name in `KNOWN` and its type in [`crate::create`] in `lib.rs`.
+//! module and a line in `BACKENDS` in `lib.rs`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use flannel_common::{Family, IfName};
+use flannel_common::{Family, IfName, InvalidIfName};
 use flannel_entries::facts::{Facts, KernelVersion, Path};
 use flannel_entries::kernel::LegacyRoutes;
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet, UnusableAddress};
@@ -28,7 +28,6 @@ pub struct Node {
     pub paths: BTreeMap<IpAddr, Path>,
     /// Networks on other devices of this node that overlap the pod network.
     pub connected: Vec<Connected>,
-    /// Answers to [`Backend::needs`].
     pub answers: Answers,
 }
 
@@ -56,7 +55,6 @@ impl PeerProblem {
         Self::Data("it has none; is it still starting?".to_owned())
     }
 
-    /// All values of [`Self::kind`].
     pub const KINDS: [&'static str; 11] = [
         "other-backend",
         "unclaimed",
@@ -88,7 +86,6 @@ impl PeerProblem {
         }
     }
 
-    /// The fix, where it is known.
     pub fn fix(&self) -> Option<&'static str> {
         match self {
             Self::IdentityTaken { identity, .. } | Self::IdentityDisputed { identity, .. } => {
@@ -207,7 +204,6 @@ pub trait Backend: Send + Sync {
         Vec::new()
     }
 
-    /// Attributes of this node's lease.
     fn announce(&self, node: &Node, _memory: &NodeMemory<'_>) -> LeaseAttrs {
         node.attrs(self.lease_type())
     }
@@ -235,7 +231,6 @@ pub trait Backend: Send + Sync {
         Wishes::default()
     }
 
-    /// Wishes for one peer.
     fn peer(&self, node: &Node, own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem>;
 
     /// Encapsulation of pods' packets in a network of these families.
@@ -263,16 +258,10 @@ pub trait Backend: Send + Sync {
 pub enum BackendError {
     #[error(transparent)]
     Config(#[from] flannel_lease::ConfigError),
-    #[error("unknown Backend.Type '{kind}': {}use one of {known}", hint(.nearest))]
-    Unknown { kind: String, nearest: Option<&'static str>, known: String },
-    #[error("Backend.Type '{kind}' is not part of this release: use one of {known}")]
-    NotBuilt { kind: String, known: String },
+    #[error(transparent)]
+    DeviceName(#[from] InvalidIfName),
     #[error("{0}")]
     Unfit(String),
-}
-
-fn hint(nearest: &Option<&str>) -> String {
-    nearest.map(|nearest| format!("did you mean {nearest}? ")).unwrap_or_default()
 }
 
 fn at(address: &Option<IpAddr>) -> String {

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use flannel_common::Secret;
 use flannel_entries::cloud::{
-    Access, CloudEntry, CloudInterface, CloudNode, CloudRoute, Forwarding, Keys, NodeQuery,
-    Provider, Table,
+    Access, CloudEntry, CloudInterface, CloudNode, CloudRoute, Keys, NodeQuery, Provider, Table,
 };
 use flannel_lease::{BackendConfig, Lease, NetworkConfig};
 
@@ -43,23 +42,20 @@ impl CloudBackend {
             (Some(id), Some(secret)) => Some(Keys { id, secret: Secret::new(secret), token: None }),
             (None, None) => None,
             (Some(_), None) => {
-                return Err(config
-                    .missing(SECRET, "write the secret of that key, or leave both out")
-                    .into());
+                let fix = "write the secret of that key, or leave both out";
+                return Err(config.missing(SECRET, fix).into());
             }
             (None, Some(_)) => {
-                return Err(config
-                    .missing(KEY, "write whose secret it is, or leave both out")
-                    .into());
+                let fix = "write whose secret it is, or leave both out";
+                return Err(config.missing(KEY, fix).into());
             }
         };
         let url = |key: &str| -> Result<Option<String>, BackendError> {
             let url = text(key)?;
             match &url {
                 Some(it) if !it.starts_with("https://") && !it.starts_with("http://") => {
-                    Err(config
-                        .invalid(key, "is not a URL", "write it as https://host, or leave it out")
-                        .into())
+                    let fix = "write it as https://host, or leave it out";
+                    Err(config.invalid(key, "is not a URL", fix).into())
                 }
                 _ => Ok(url),
             }
@@ -200,7 +196,7 @@ impl Backend for CloudBackend {
         });
         let mut wishes = Vec::new();
         if matches!(self.provider, Provider::AwsVpc | Provider::Gce) {
-            wishes.push(CloudEntry::Forwarding(Forwarding { access: access.clone() }));
+            wishes.push(CloudEntry::Forwarding(access.clone()));
         }
         let named = self.tables.iter().map(|id| Table::Named(id.clone()));
         let tables: Vec<Table> =

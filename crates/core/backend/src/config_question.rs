@@ -2,10 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Kind of the request.
 pub const CONFIG_QUESTION: &str = "config-check";
 
-/// Body of the request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ConfigQuestion {
@@ -13,7 +11,6 @@ pub struct ConfigQuestion {
     pub config: String,
 }
 
-/// A node's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub enum ConfigAnswer {

@@ -19,7 +19,6 @@ pub struct Connected {
     pub gateways: Vec<IpAddr>,
 }
 
-/// How a peer's subnet overlaps a connected network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OverlapKind {
     /// Addresses that this node needs would be sent to the peer.
@@ -59,7 +58,6 @@ impl Connected {
         subnet.nets().any(|part| overlap(&self.net(), &part))
     }
 
-    /// How a peer overlaps this network, if it does.
     pub(crate) fn overlap_with(&self, peer: &Lease) -> Option<(IpNet, OverlapKind)> {
         let net = self.net();
         let theirs = peer.subnet.nets().find(|part| overlap(&net, part))?;

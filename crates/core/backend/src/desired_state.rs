@@ -6,7 +6,6 @@ use ipnet::IpNet;
 
 use crate::{Backend, Connected, Node, OverlapKind, PeerProblem, Wishes};
 
-/// Longest quotation of a peer's data in messages.
 const MAX_QUOTED_BYTES: usize = 60;
 
 /// Wishes for one peer. The checks that hold for all backends are made here, once.
@@ -51,7 +50,6 @@ pub fn peer_wishes(
     }
 }
 
-/// Overlaps of a peer's subnet with networks that this node is connected to.
 pub fn connected_overlaps<'a>(
     node: &'a Node,
     peer: &'a Lease,

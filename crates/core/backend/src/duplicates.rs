@@ -10,7 +10,6 @@ use flannel_state::{Finding, Layer};
 
 use crate::LinkIdentity;
 
-/// Largest number of commands in a finding.
 const MAX_COMMANDS: usize = 10;
 
 /// An identity that several leases share, and should not.

@@ -38,7 +38,6 @@ pub struct Tunnel {
     pub needs: KernelFeature,
 }
 
-/// Path of one family's packets through a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelPath {
     /// Devices that packets may leave by, the usual one first.
@@ -48,7 +47,6 @@ pub struct TunnelPath {
     pub outer_family: Option<Family>,
 }
 
-/// Packets that carry a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OuterPackets {
     /// UDP to this port, by IPv4 or IPv6.
@@ -57,7 +55,6 @@ pub enum OuterPackets {
     Ipv4Protocol(u8),
 }
 
-/// Kernel feature that a tunnel needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum KernelFeature {
     Vxlan,
@@ -109,13 +106,8 @@ impl Encapsulation {
         }
     }
 
-    /// Path of pods' packets of a family.
     pub fn path(&self, family: Family) -> Option<&TunnelPath> {
-        let [v4, v6] = &self.tunnel()?.paths;
-        match family {
-            Family::V4 => v4.as_ref(),
-            Family::V6 => v6.as_ref(),
-        }
+        family.choose(self.tunnel()?.paths.each_ref()).as_ref()
     }
 
     /// Device for packets of a family, among those of a node.
@@ -180,7 +172,6 @@ impl fmt::Display for Encapsulation {
     }
 }
 
-/// Name and firewall arguments of a tunnel in UDP, by its ports.
 pub(crate) fn udp_words(ports: &[u16]) -> (String, Vec<String>) {
     let list =
         |between: &str| ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(between);

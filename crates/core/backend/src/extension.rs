@@ -21,11 +21,8 @@ const SHELL_WORDS: [&str; 14] =
     [";", "&", "&&", "|", "||", ">", ">>", "<", "2>&1", "export", "if", "then", "for", "while"];
 
 pub(crate) struct ExtensionBackend {
-    pre: Option<String>,
-    post: Option<String>,
-    add: Option<String>,
-    remove: Option<String>,
-    shutdown: Option<String>,
+    /// Commands that are set, by option.
+    lines: Vec<(&'static str, String)>,
     form: Form,
     limit: Duration,
 }
@@ -36,37 +33,27 @@ impl ExtensionBackend {
     pub(crate) fn new(config: &BackendConfig) -> Result<Self, BackendError> {
         let form = if config.bool("Shell", false)? { Form::Shell } else { Form::Direct };
         let timeout = config.int("Timeout", DEFAULT_TIMEOUT, 1..=MAX_TIMEOUT)?;
-        let line = |name: &str| -> Result<Option<String>, BackendError> {
+        let mut lines = Vec::new();
+        for name in [PRE, POST, ADD, REMOVE, SHUTDOWN] {
             let line = config.string(name)?.filter(|line| !line.trim().is_empty());
-            match line.as_deref().filter(|_| form == Form::Direct).and_then(shell_syntax) {
-                Some(word) => Err(BackendError::Unfit(format!(
+            if let Some(word) = line.as_deref().and_then(shell_syntax)
+                && form == Form::Direct
+            {
+                return Err(BackendError::Unfit(format!(
                     "Backend.{name} has '{word}' in it, which only a shell understands, and is run \
                      without one: add \"Shell\": true to Backend, or move it to a script and name that"
-                ))),
-                None => Ok(line),
+                )));
             }
-        };
-        Ok(Self {
-            pre: line(PRE)?,
-            post: line(POST)?,
-            add: line(ADD)?,
-            remove: line(REMOVE)?,
-            shutdown: line(SHUTDOWN)?,
-            form,
-            limit: Duration::from_secs(timeout.unsigned_abs()),
-        })
+            lines.extend(line.map(|line| (name, line)));
+        }
+        Ok(Self { lines, form, limit: Duration::from_secs(timeout.unsigned_abs()) })
     }
 
-    fn command(
-        &self,
-        name: &'static str,
-        line: &Option<String>,
-        variables: &Variables,
-        input: &str,
-    ) -> Option<Command> {
+    fn command(&self, name: &str, variables: &Variables, input: &str) -> Option<Command> {
+        let (name, line) = self.lines.iter().find(|(option, _)| *option == name)?;
         Some(Command {
             name,
-            line: line.clone()?,
+            line: line.clone(),
             form: self.form,
             variables: variables.clone(),
             input: Secret::new(input),
@@ -75,7 +62,7 @@ impl ExtensionBackend {
     }
 
     fn pre(&self) -> Option<Command> {
-        self.command(PRE, &self.pre, &Variables::new(), "")
+        self.command(PRE, &Variables::new(), "")
     }
 }
 
@@ -105,17 +92,12 @@ impl Backend for ExtensionBackend {
     }
 
     fn privileges(&self) -> Vec<Privilege> {
-        let all = [
-            (PRE, &self.pre),
-            (POST, &self.post),
-            (ADD, &self.add),
-            (REMOVE, &self.remove),
-            (SHUTDOWN, &self.shutdown),
-        ];
-        let asked = |(option, line): (&'static str, &Option<String>)| {
-            Some(Privilege::Command { option, line: line.clone()?, form: self.form })
+        let asked = |(option, line): &(&'static str, String)| Privilege::Command {
+            option,
+            line: line.clone(),
+            form: self.form,
         };
-        all.into_iter().filter_map(asked).collect()
+        self.lines.iter().map(asked).collect()
     }
 
     fn needs(&self) -> Vec<Need> {
@@ -123,7 +105,8 @@ impl Backend for ExtensionBackend {
     }
 
     fn remarks(&self, _node: &Node) -> Vec<String> {
-        let nothing = self.add.is_none().then(|| {
+        let adds = self.lines.iter().any(|(option, _)| *option == ADD);
+        let nothing = (!adds).then(|| {
             format!("Backend.{ADD} is not set: flannel does nothing that would lead to other nodes' pods")
         });
         nothing.into_iter().collect()
@@ -148,8 +131,8 @@ impl Backend for ExtensionBackend {
             ("PUBLIC_IPV6", shown(own.attrs.public_ipv6, "<nil>")),
         ];
         variables.extend(v6.map(|source| ("IPV6NETWORK", source.network().to_string())));
-        let run = self.command(POST, &self.post, &variables, "");
-        let undo = self.command(SHUTDOWN, &self.shutdown, &variables, "");
+        let run = self.command(POST, &variables, "");
+        let undo = self.command(SHUTDOWN, &variables, "");
         hook(HookKey::Network, run, undo)
     }
 
@@ -173,8 +156,8 @@ impl ExtensionBackend {
         variables.extend(public_ip.map(|ip| ("PUBLIC_IP", ip.to_string())));
         variables.extend(peer.subnet.v6().map(|net| ("IPV6SUBNET", net.to_string())));
         variables.extend(public_ipv6.map(|ip| ("PUBLIC_IPV6", ip.to_string())));
-        let run = self.command(ADD, &self.add, &variables, &data);
-        let undo = self.command(REMOVE, &self.remove, &variables, &data);
+        let run = self.command(ADD, &variables, &data);
+        let undo = self.command(REMOVE, &variables, &data);
         Ok(hook(HookKey::Peer(format!("{:#}", peer.subnet)), run, undo))
     }
 }

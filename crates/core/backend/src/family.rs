@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 pub(crate) use flannel_common::Family;
 use flannel_common::IfName;
-use flannel_entries::kernel::{Address, Entry, IPV6_DEFAULT_METRIC};
+use flannel_entries::kernel::{Address, Entry, IPV6_DEFAULT_METRIC, Link, LinkKind, Route};
 use flannel_lease::{Lease, UnusableAddress, check_public_address};
 use ipnet::IpNet;
 
@@ -16,9 +16,8 @@ use crate::{BackendError, Node, PeerProblem, Wishes};
 const SPREAD_ABOVE: u128 = 2048;
 const FIRST_SPREAD_METRIC: u32 = 100;
 
-/// Smallest MTU of a link for IPv6, and for IPv4.
-const MIN_MTU_V6: u32 = 1280;
-const MIN_MTU_V4: u32 = 68;
+/// Smallest MTU of a link for IPv4, and for IPv6.
+const MIN_MTU: [u32; 2] = [68, 1280];
 
 impl Node {
     /// Families that the network uses, IPv4 first.
@@ -101,6 +100,26 @@ impl Node {
         }
     }
 
+    pub(crate) fn route(
+        &self,
+        dst: IpNet,
+        via: Option<IpAddr>,
+        link: IfName,
+        onlink: bool,
+    ) -> Entry {
+        Entry::Route(Route { dst, metric: self.metric(dst), via, link, onlink })
+    }
+
+    /// Collects entries of the node for each family. What both families of a device share is wanted once.
+    pub(crate) fn entries_of_families(
+        &self,
+        entries: impl Fn(Family) -> Option<Vec<Entry>>,
+    ) -> Vec<Entry> {
+        let mut all = Vec::new();
+        self.families().filter_map(entries).for_each(|entries| add_missing(&mut all, entries));
+        all
+    }
+
     /// Refuses an MTU for pods of some family that is less than the family can work with. `outer` is the MTU of the
     /// packets around theirs, `raise` names what to raise beside that of the interface.
     pub(crate) fn check_mtu(
@@ -109,7 +128,7 @@ impl Node {
         raise: &str,
         mtu: impl Fn(Family) -> u32,
     ) -> Result<(), BackendError> {
-        self.families().try_for_each(|family| match (mtu(family), min_mtu(family)) {
+        self.families().try_for_each(|family| match (mtu(family), family.choose(MIN_MTU)) {
             (mtu, least) if mtu >= least => Ok(()),
             (mtu, least) => Err(BackendError::Unfit(format!(
                 "an MTU of {outer} leaves {mtu} bytes for pods, less than the {least} that {family} needs: raise the \
@@ -120,20 +139,13 @@ impl Node {
     }
 }
 
-fn min_mtu(family: Family) -> u32 {
-    match family {
-        Family::V4 => MIN_MTU_V4,
-        Family::V6 => MIN_MTU_V6,
-    }
-}
-
 /// Refuses a `Backend.MTU` that leaves pods less than their family can work with, beside what the tunnel adds.
 pub(crate) fn check_configured_mtu(
     family: Family,
     mtu: Option<u32>,
     overhead: u32,
 ) -> Result<(), BackendError> {
-    let least = min_mtu(family);
+    let least = family.choose(MIN_MTU);
     match mtu {
         Some(mtu) if mtu < least + overhead => Err(BackendError::Unfit(format!(
             "Backend.MTU {mtu} leaves {} bytes for pods, less than the {least} that {family} needs: \
@@ -162,6 +174,19 @@ pub(crate) fn host_address(link: IfName, subnet: IpNet) -> Vec<Entry> {
     }
 }
 
+fn add_missing(all: &mut Vec<Entry>, entries: Vec<Entry>) {
+    for entry in entries {
+        if !all.contains(&entry) {
+            all.push(entry);
+        }
+    }
+}
+
+/// A device without a MAC of its own choice.
+pub(crate) fn device(name: IfName, kind: LinkKind, mtu: u32) -> Entry {
+    Entry::Link(Box::new(Link { name, kind, mac: None, mtu }))
+}
+
 /// Collects the wishes for each family of a peer. One family that works is better than none.
 pub(crate) fn for_each_family(
     node: &Node,
@@ -173,12 +198,7 @@ pub(crate) fn for_each_family(
         let Some(subnet) = peer.subnet.net(family) else { continue };
         match wishes(family, subnet) {
             Ok(Wishes { kernel, tunnel, .. }) => {
-                // What both families of a device share is wanted once.
-                for entry in kernel {
-                    if !all.kernel.contains(&entry) {
-                        all.kernel.push(entry);
-                    }
-                }
+                add_missing(&mut all.kernel, kernel);
                 all.tunnel.extend(tunnel);
             }
             Err(error) => problem = Some(error),

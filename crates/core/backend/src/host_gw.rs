@@ -1,6 +1,6 @@
 //! host-gw: nodes on one link route each other's subnets, with nothing in between.
 
-use flannel_entries::kernel::{Entry, LegacyRoutes, Route};
+use flannel_entries::kernel::LegacyRoutes;
 use flannel_lease::Lease;
 
 use crate::{Backend, BackendError, Encapsulation, Node, PeerProblem, Stack, Wishes};
@@ -52,13 +52,7 @@ impl Backend for HostGwBackend {
                      vxlan, with DirectRouting for those that are"
                 )));
             }
-            entries.push(Entry::Route(Route {
-                dst,
-                metric: node.metric(dst),
-                via: Some(via),
-                link: node.underlay.link,
-                onlink: false,
-            }));
+            entries.push(node.route(dst, Some(via), node.underlay.link, false));
         }
         // One family that works is better than none.
         match unreached {

@@ -6,56 +6,39 @@
 
 use flannel_common::IfName;
 use flannel_entries::devices::ip_tunnel_device;
-use flannel_entries::kernel::{Entry, IpTunnel, IpTunnelKind, LegacyRoutes, Link, LinkKind, Route};
+use flannel_entries::kernel::{Entry, IpTunnel, IpTunnelKind, LegacyRoutes, LinkKind};
 use flannel_lease::{BackendConfig, Lease, NetworkConfig};
 
 use crate::encapsulation::{Encapsulation, KernelFeature, OuterPackets, Tunnel, TunnelPath};
-use crate::family::{Family, host_address};
+use crate::family::{Family, device, host_address};
 use crate::{Backend, BackendError, Node, PeerProblem, Stack, Wishes};
 
 /// Bytes of the outer IPv4 header.
 const OVERHEAD: u32 = 20;
+/// Tunnels for IPv4 and for IPv6 of pods.
+const KINDS: [IpTunnelKind; 2] = [IpTunnelKind::Ipip, IpTunnelKind::Sit];
 
 pub(crate) struct IpipBackend {
-    device_v4: IfName,
-    device_v6: IfName,
+    devices: [IfName; 2],
     direct_routing: bool,
 }
 
 impl IpipBackend {
     pub(crate) fn new(config: &BackendConfig) -> Result<Self, BackendError> {
-        let name = |kind| {
-            let name = IfName::new(ip_tunnel_device(kind));
-            name.map_err(|error| BackendError::Unfit(error.to_string()))
-        };
-        Ok(Self {
-            device_v4: name(IpTunnelKind::Ipip)?,
-            device_v6: name(IpTunnelKind::Sit)?,
-            direct_routing: config.bool("DirectRouting", false)?,
-        })
+        let [v4, v6] = KINDS.map(|kind| IfName::new(ip_tunnel_device(kind)));
+        Ok(Self { devices: [v4?, v6?], direct_routing: config.bool("DirectRouting", false)? })
     }
 
     fn device(&self, family: Family) -> IfName {
-        match family {
-            Family::V4 => self.device_v4,
-            Family::V6 => self.device_v6,
-        }
+        family.choose(self.devices)
     }
 
     fn base_of(&self, family: Family, node: &Node, own: &Lease) -> Option<Vec<Entry>> {
         let link = self.device(family);
         let subnet = own.subnet.net(family)?;
         let local = node.underlay.v4.or(node.underlay.public_v4)?;
-        let kind = match family {
-            Family::V4 => IpTunnelKind::Ipip,
-            Family::V6 => IpTunnelKind::Sit,
-        };
-        let mut entries = vec![Entry::Link(Box::new(Link {
-            name: link,
-            kind: LinkKind::IpTunnel(IpTunnel { kind, local }),
-            mac: None,
-            mtu: self.mtu(node),
-        }))];
+        let kind = LinkKind::IpTunnel(IpTunnel { kind: family.choose(KINDS), local });
+        let mut entries = vec![device(link, kind, self.mtu(node))];
         entries.extend(host_address(link, subnet));
         Some(entries)
     }
@@ -84,8 +67,7 @@ impl Backend for IpipBackend {
     }
 
     fn base(&self, node: &Node, own: &Lease) -> Wishes {
-        let of = node.families().filter_map(|family| self.base_of(family, node, own));
-        of.flatten().collect::<Vec<_>>().into()
+        node.entries_of_families(|family| self.base_of(family, node, own)).into()
     }
 
     fn encapsulation(&self, stack: Stack) -> Encapsulation {
@@ -95,10 +77,7 @@ impl Backend for IpipBackend {
             (true, true) => "IP protocol 4 (IPIP) or 41 (IPv6 in IPv4)",
         };
         let path = |family: Family| {
-            let outer = match family {
-                Family::V4 => OuterPackets::Ipv4Protocol(4),
-                Family::V6 => OuterPackets::Ipv4Protocol(41),
-            };
+            let outer = OuterPackets::Ipv4Protocol(family.choose([4, 41]));
             let devices = vec![self.device(family)];
             TunnelPath { devices, outer, outer_family: Some(Family::V4) }
         };
@@ -124,12 +103,11 @@ impl Backend for IpipBackend {
             let (via, link) = match (family, public) {
                 // As IPv6 writes it: `::192.0.2.1`.
                 (Family::V6, std::net::IpAddr::V4(public)) => {
-                    (public.to_ipv6_compatible().into(), self.device_v6)
+                    (public.to_ipv6_compatible().into(), self.device(family))
                 }
-                _ => (public, direct.unwrap_or(self.device_v4)),
+                _ => (public, direct.unwrap_or(self.device(Family::V4))),
             };
-            let metric = node.metric(dst);
-            Some(Entry::Route(Route { dst, metric, via: Some(via), link, onlink: true }))
+            Some(node.route(dst, Some(via), link, true))
         };
         Ok(node.families().filter_map(route).collect::<Vec<_>>().into())
     }

@@ -9,11 +9,11 @@ use flannel_common::xfrm::{Direction, ESP_REQID, EspTunnel, Policy};
 use flannel_common::{IfName, Secret};
 use flannel_entries::devices::IPSEC_DEVICE;
 use flannel_entries::ipsec::{Connection, ConnectionName, IpsecEntry, SharedSecret};
-use flannel_entries::kernel::{Entry, Link, LinkKind, Route};
+use flannel_entries::kernel::{Entry, LinkKind, Route};
 use flannel_lease::{BackendConfig, Lease, NetworkConfig};
 
 use crate::encapsulation::{Encapsulation, KernelFeature, OuterPackets, Tunnel, TunnelPath};
-use crate::family::{Family, host_address};
+use crate::family::{Family, device, host_address};
 use crate::{Backend, BackendError, Need, Node, PeerProblem, Stack, Wishes};
 
 pub(crate) const KIND: &str = "ipsec";
@@ -97,7 +97,7 @@ impl Psk {
 
 impl IpsecBackend {
     pub(crate) fn new(config: &BackendConfig) -> Result<Self, BackendError> {
-        let device = IfName::new(IPSEC_DEVICE).map_err(|e| BackendError::Unfit(e.to_string()))?;
+        let device = IfName::new(IPSEC_DEVICE)?;
         let psk = Psk::new(config)?;
         let proposal = config.string("ESPProposal")?.filter(|text| !text.is_empty());
         let proposal = proposal.unwrap_or_else(|| DEFAULT_PROPOSAL.to_owned());
@@ -194,8 +194,7 @@ impl Backend for IpsecBackend {
         let (Some(subnet), Some(dst), Some(public)) = (subnet, network, public) else {
             return Wishes::default();
         };
-        let link_entry = Link { name: link, kind: LinkKind::Dummy, mac: None, mtu: self.mtu(node) };
-        let mut kernel = vec![Entry::Link(Box::new(link_entry))];
+        let mut kernel = vec![device(link, LinkKind::Dummy, self.mtu(node))];
         // This node's own packets to pods get this address, to which the policies apply as to pods'.
         kernel.extend(host_address(link, subnet));
         kernel.push(Entry::Route(Route { dst, metric: 0, via: None, link, onlink: false }));

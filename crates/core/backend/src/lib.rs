@@ -32,6 +32,7 @@ mod vxlan;
 mod wireguard;
 mod wishes;
 
+use cloud::CloudBackend;
 use flannel_entries::cloud::Provider;
 use flannel_lease::{BackendConfig, nearest};
 
@@ -51,49 +52,41 @@ pub use trial::{trial_wishes, without_trial_devices};
 pub use underlay::{Stack, Underlay};
 pub use wishes::{DesiredState, WantedBy, Wishes};
 
-/// Names of all backends, in the order of the documentation.
-const KNOWN: [&str; 12] = [
-    "vxlan",
-    "host-gw",
-    "wireguard",
-    "ipip",
-    "ipsec",
-    "udp",
-    "aws-vpc",
-    "ali-vpc",
-    "gce",
-    "tencent-vpc",
-    "extension",
-    "alloc",
+type Create = fn(&BackendConfig) -> Result<Box<dyn Backend>, BackendError>;
+
+/// All backends by their names, in the order of the documentation.
+const BACKENDS: [(&str, Create); 12] = [
+    ("vxlan", |config| Ok(Box::new(vxlan::VxlanBackend::new(config)?))),
+    ("host-gw", |_| Ok(Box::new(host_gw::HostGwBackend))),
+    ("wireguard", |config| Ok(Box::new(wireguard::WireguardBackend::new(config)?))),
+    ("ipip", |config| Ok(Box::new(ipip::IpipBackend::new(config)?))),
+    ("ipsec", |config| Ok(Box::new(ipsec::IpsecBackend::new(config)?))),
+    ("udp", |config| Ok(Box::new(udp::UdpBackend::new(config)?))),
+    ("aws-vpc", |config| Ok(Box::new(CloudBackend::new(Provider::AwsVpc, config)?))),
+    ("ali-vpc", |config| Ok(Box::new(CloudBackend::new(Provider::AliVpc, config)?))),
+    ("gce", |config| Ok(Box::new(CloudBackend::new(Provider::Gce, config)?))),
+    ("tencent-vpc", |config| Ok(Box::new(CloudBackend::new(Provider::TencentVpc, config)?))),
+    ("extension", |config| Ok(Box::new(extension::ExtensionBackend::new(config)?))),
+    ("alloc", |_| Ok(Box::new(alloc::AllocBackend))),
 ];
 /// Backends of the Go flannel, past and present, that are not here.
 const NOT_BUILT: [&str; 1] = ["azure"];
 
-/// Creates the backend that a network config asks for.
 pub fn create(config: &BackendConfig) -> Result<Box<dyn Backend>, BackendError> {
-    Ok(match config.kind.as_str() {
-        "vxlan" => Box::new(vxlan::VxlanBackend::new(config)?),
-        "wireguard" => Box::new(wireguard::WireguardBackend::new(config)?),
-        "ipip" => Box::new(ipip::IpipBackend::new(config)?),
-        "ipsec" => Box::new(ipsec::IpsecBackend::new(config)?),
-        "host-gw" => Box::new(host_gw::HostGwBackend),
-        "extension" => Box::new(extension::ExtensionBackend::new(config)?),
-        "udp" => Box::new(udp::UdpBackend::new(config)?),
-        "alloc" => Box::new(alloc::AllocBackend),
-        "aws-vpc" => Box::new(cloud::CloudBackend::new(Provider::AwsVpc, config)?),
-        "ali-vpc" => Box::new(cloud::CloudBackend::new(Provider::AliVpc, config)?),
-        "gce" => Box::new(cloud::CloudBackend::new(Provider::Gce, config)?),
-        "tencent-vpc" => Box::new(cloud::CloudBackend::new(Provider::TencentVpc, config)?),
-        kind => return Err(unknown(kind)),
-    })
-}
-
-fn unknown(kind: &str) -> BackendError {
-    let known = KNOWN.join(", ");
+    let kind = config.kind.as_str();
+    if let Some((_, create)) = BACKENDS.iter().find(|(name, _)| *name == kind) {
+        return create(config);
+    }
+    let names = BACKENDS.map(|(name, _)| name);
+    let known = names.join(", ");
     // A config may hold anything.
     let shown: String = kind.escape_debug().take(60).collect();
     if NOT_BUILT.contains(&kind) {
-        return BackendError::NotBuilt { kind: shown, known };
+        let why = "is not part of this release";
+        return Err(BackendError::Unfit(format!(
+            "Backend.Type '{shown}' {why}: use one of {known}"
+        )));
     }
-    BackendError::Unknown { kind: shown, nearest: nearest(kind, KNOWN), known }
+    let hint = nearest(kind, names).map(|it| format!("did you mean {it}? ")).unwrap_or_default();
+    Err(BackendError::Unfit(format!("unknown Backend.Type '{shown}': {hint}use one of {known}")))
 }

@@ -43,7 +43,6 @@ impl fmt::Display for LinkIdentity {
     }
 }
 
-/// Error of a text that is not an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a link identity")]
 pub struct InvalidLinkIdentity;
@@ -77,7 +76,6 @@ impl FromStr for LinkIdentity {
     }
 }
 
-/// All identities that a lease announces, by the backend that the lease names.
 pub fn link_identities(attrs: &LeaseAttrs) -> Vec<LinkIdentity> {
     let backend = crate::create(&BackendConfig::new(&attrs.backend_type));
     backend.map(|backend| backend.link_identities(attrs)).unwrap_or_default()

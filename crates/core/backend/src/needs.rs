@@ -10,7 +10,6 @@ use flannel_entries::commands::Command;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Standard output of a command.
     Output(Command),
     /// This node's WireGuard key, made when there is none.
     WireguardKey,

@@ -8,7 +8,6 @@ use flannel_entries::commands::Form;
 
 /// Flag of the daemon that grants all privileges.
 const SWITCH: &str = "--allow-commands";
-/// Number of characters of a URL that are shown.
 const SHOWN_CHARS: usize = 100;
 
 /// A privilege that a config asks for, and that a node may withhold.

@@ -4,7 +4,6 @@
 use flannel_common::is_secret_name;
 use serde_json::Value;
 
-/// Replacement of a secret.
 const REDACTED: &str = "<redacted>";
 
 /// Replaces every option that is named like a secret. A text that is not a JSON object is not shown at all.

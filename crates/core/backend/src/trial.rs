@@ -49,7 +49,6 @@ fn foundations_beside<E: KeyedEntry>(current: &[E], next: &[E]) -> Vec<E> {
 }
 
 impl Wishes {
-    /// Names of the devices among the entries.
     pub fn device_names(&self) -> impl Iterator<Item = IfName> {
         self.kernel.iter().filter_map(|entry| match entry {
             Entry::Link(link) => Some(link.name),
@@ -58,7 +57,6 @@ impl Wishes {
     }
 }
 
-/// All entries of one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct DeviceParts {
     link: Option<Link>,

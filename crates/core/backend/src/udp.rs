@@ -8,14 +8,14 @@ use std::net::{IpAddr, SocketAddr};
 
 use flannel_common::IfName;
 use flannel_entries::devices::TUN_DEVICES;
-use flannel_entries::kernel::{Entry, IPV6_DEFAULT_METRIC, Link, LinkKind, Route};
+use flannel_entries::kernel::{Entry, IPV6_DEFAULT_METRIC, LinkKind, Route};
 use flannel_entries::tunnel::{
     DeviceName, Features, OwnAddresses, Peer, TunnelDevice, TunnelEntry,
 };
 use flannel_lease::{BackendConfig, Lease};
 
 use crate::encapsulation::{Encapsulation, KernelFeature};
-use crate::family::{Family, for_each_family, host_address};
+use crate::family::{Family, device, for_each_family, host_address};
 use crate::{Backend, BackendError, Node, PeerProblem, Stack, Wishes};
 
 const DEFAULT_PORT: u16 = 8285;
@@ -46,12 +46,7 @@ impl UdpBackend {
     fn kernel(&self, node: &Node, own: &Lease) -> Vec<Entry> {
         let link = self.device;
         let mut entries = vec![
-            Entry::Link(Box::new(Link {
-                name: link,
-                kind: LinkKind::Tun,
-                mac: None,
-                mtu: self.mtu(node),
-            })),
+            device(link, LinkKind::Tun, self.mtu(node)),
             Entry::device_setting(Family::V6, link, "accept_ra", "0"),
         ];
         for network in node.network.networks() {
@@ -166,13 +161,7 @@ impl Backend for UdpBackend {
             let endpoint = self.endpoint(public);
             // The network's route leads there as well. This one names the peer, so that a route which takes its
             // packets elsewhere is noticed as with every backend.
-            let route = Entry::Route(Route {
-                dst: subnet,
-                metric: node.metric(subnet),
-                via: None,
-                link: self.device,
-                onlink: false,
-            });
+            let route = node.route(subnet, None, self.device, false);
             let tunnel = vec![TunnelEntry::Peer(device, Peer { subnet, endpoint })];
             Ok(Wishes { kernel: vec![route], tunnel, ..Wishes::default() })
         })

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use flannel_common::{Family, IfName};
 use flannel_lease::NetworkConfig;
 
-/// Address families, one or both.
+/// Address families, one or both; none before a config is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stack {
     pub v4: bool,
@@ -17,16 +17,12 @@ impl Stack {
     pub const V4: Self = Self { v4: true, v6: false };
     pub const V6: Self = Self { v4: false, v6: true };
 
-    /// Families that a network uses.
     pub fn of(network: &NetworkConfig) -> Self {
         Self { v4: network.v4.is_some(), v6: network.v6.is_some() }
     }
 
     pub fn has(self, family: Family) -> bool {
-        match family {
-            Family::V4 => self.v4,
-            Family::V6 => self.v6,
-        }
+        family.choose([self.v4, self.v6])
     }
 
     /// Something for each of these families, and nothing for the others.
@@ -37,10 +33,8 @@ impl Stack {
     /// Families that a network's nodes may have, the best first, where either family travels in either.
     pub(crate) fn any_for(network: &NetworkConfig) -> Vec<Self> {
         match Self::of(network) {
-            Self { v4: false, v6: true } => vec![Self::V6, Self::V4],
-            Self { v4: true, v6: true } => {
-                vec![Self { v4: true, v6: true }, Self::V4, Self::V6]
-            }
+            Self::V6 => vec![Self::V6, Self::V4],
+            both @ Self { v4: true, v6: true } => vec![both, Self::V4, Self::V6],
             _ => vec![Self::V4, Self::V6],
         }
     }
@@ -72,7 +66,6 @@ impl PartialEq for Underlay {
 impl Eq for Underlay {}
 
 impl Underlay {
-    /// Addresses of the interface.
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.v4.map(IpAddr::V4).into_iter().chain(self.v6.map(IpAddr::V6)).collect()
     }
@@ -85,18 +78,13 @@ impl Underlay {
 
     /// Address that is announced to peers.
     pub(crate) fn announced(&self, family: Family) -> Option<IpAddr> {
-        match family {
-            Family::V4 => self.public_v4.map(IpAddr::V4),
-            Family::V6 => self.public_v6.map(IpAddr::V6),
-        }
+        family.choose([self.public_v4.map(IpAddr::V4), self.public_v6.map(IpAddr::V6)])
     }
 
     /// Address that packets to peers leave from. Behind a NAT it is not the announced one: the kernel sends nothing
     /// from an address it does not have.
     pub(crate) fn source(&self, family: Family) -> Option<IpAddr> {
-        match family {
-            Family::V4 => self.v4.or(self.public_v4).map(IpAddr::V4),
-            Family::V6 => self.v6.or(self.public_v6).map(IpAddr::V6),
-        }
+        let own = family.choose([self.v4.map(IpAddr::V4), self.v6.map(IpAddr::V6)]);
+        own.or(self.announced(family))
     }
 }

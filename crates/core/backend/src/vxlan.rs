@@ -11,7 +11,7 @@ use flannel_common::{IfName, Mac};
 use flannel_entries::devices::VXLAN_DEVICES;
 use flannel_entries::facts::KernelVersion;
 use flannel_entries::kernel::{
-    Entry, Fdb, LegacyRoutes, Link, LinkKind, Neighbour, Offload, Route, Vxlan,
+    Entry, Fdb, LegacyRoutes, Link, LinkKind, Neighbour, Offload, Vxlan,
 };
 use flannel_lease::{BackendConfig, Lease, LeaseAttrs, NetworkConfig, RawJson};
 use ipnet::IpNet;
@@ -27,8 +27,8 @@ use crate::{Backend, BackendError, LinkIdentity, Node, NodeMemory, PeerProblem, 
 const FIRST_WITH_RIGHT_CHECKSUMS: KernelVersion = KernelVersion { major: 5, minor: 7 };
 /// Port that the kernel uses if it is told none.
 pub(crate) const KERNEL_DEFAULT_PORT: u16 = 8472;
-const OVERHEAD_V4: u32 = 50;
-const OVERHEAD_V6: u32 = 70;
+/// Bytes that a tunnel over IPv4 adds, and one over IPv6.
+const OVERHEAD: [u32; 2] = [50, 70];
 /// Number of MACs that belong to a VTEP by the address of its node: when others have announced some of them, one is
 /// left.
 const DERIVED_MACS: u32 = 4;
@@ -50,7 +50,6 @@ struct Devices {
     v6: Option<IfName>,
 }
 
-/// `BackendData` of a lease.
 #[derive(Serialize, Deserialize)]
 struct VtepData {
     // Nobody reads it, and some leases lack it; but it has always been written.
@@ -101,11 +100,7 @@ impl VxlanBackend {
     }
 
     fn device_mtu(&self, outer: Family, node: &Node) -> u32 {
-        let overhead = match outer {
-            Family::V4 => OVERHEAD_V4,
-            Family::V6 => OVERHEAD_V6,
-        };
-        self.outer_mtu(node).saturating_sub(overhead)
+        self.outer_mtu(node).saturating_sub(outer.choose(OVERHEAD))
     }
 
     /// MAC of this node's VTEP: the announced one, else that of the device, else the one derived from its address;
@@ -198,11 +193,9 @@ impl VxlanBackend {
         peer: &Lease,
     ) -> Result<Vec<Entry>, PeerProblem> {
         let (outer, public) = node.way_to(peer, family)?;
-        let metric = node.metric(subnet);
         let direct = self.direct_routing && outer == family;
         if let Some(link) = node.direct_link(public).filter(|_| direct) {
-            let via = Some(public);
-            return Ok(vec![Entry::Route(Route { dst: subnet, metric, via, link, onlink: false })]);
+            return Ok(vec![node.route(subnet, Some(public), link, false)]);
         }
         let mac = vtep_mac(peer.attrs.data(outer).ok_or_else(PeerProblem::no_data)?)?;
         let link = self.device(outer);
@@ -210,7 +203,7 @@ impl VxlanBackend {
         let mut entries = vec![
             Entry::Neighbour(Neighbour { link, ip: vtep, mac }),
             Entry::Fdb(Fdb { link, mac, dst: public }),
-            Entry::Route(Route { dst: subnet, metric, via: Some(vtep), link, onlink: true }),
+            node.route(subnet, Some(vtep), link, true),
         ];
         // The device may have no address of this family but for such peers.
         if let Some(own) = own.subnet.net(family).filter(|_| outer != family) {
@@ -233,11 +226,8 @@ impl Backend for VxlanBackend {
         if network.v6.is_some() && self.devices.v6.is_none() {
             return Err(self.name_too_long());
         }
-        let (overhead, family) = match network.v6 {
-            Some(_) => (OVERHEAD_V6, Family::V6),
-            None => (OVERHEAD_V4, Family::V4),
-        };
-        check_configured_mtu(family, self.mtu, overhead)
+        let family = if network.v6.is_some() { Family::V6 } else { Family::V4 };
+        check_configured_mtu(family, self.mtu, family.choose(OVERHEAD))
     }
 
     fn check(&self, node: &Node) -> Result<(), BackendError> {
@@ -302,15 +292,7 @@ impl Backend for VxlanBackend {
     }
 
     fn base(&self, node: &Node, own: &Lease) -> Wishes {
-        let of = node.families().filter_map(|family| self.base_of(family, node, own));
-        let mut entries: Vec<Entry> = Vec::new();
-        // Two families on one device want it once.
-        for entry in of.flatten() {
-            if !entries.contains(&entry) {
-                entries.push(entry);
-            }
-        }
-        entries.into()
+        node.entries_of_families(|family| self.base_of(family, node, own)).into()
     }
 
     fn encapsulation(&self, stack: Stack) -> Encapsulation {

@@ -9,9 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use flannel_common::{IfName, PresharedKey, PublicKey};
 use flannel_entries::devices::WIREGUARD_DEVICES;
-use flannel_entries::kernel::{
-    Blackhole, Entry, Link, LinkKind, Route, WireguardIdentity, WireguardPeer,
-};
+use flannel_entries::kernel::{Blackhole, Entry, LinkKind, WireguardIdentity, WireguardPeer};
 use flannel_entries::tunnel::{Features, OwnAddresses, TunnelDevice, TunnelEntry, WireguardDevice};
 use flannel_lease::{BackendConfig, Lease, LeaseAttrs, NetworkConfig, RawJson};
 use ipnet::IpNet;
@@ -20,15 +18,14 @@ use serde::{Deserialize, Serialize};
 use crate::encapsulation::{
     Encapsulation, KernelFeature, OuterPackets, Tunnel, TunnelPath, udp_words,
 };
-use crate::family::{Family, check_configured_mtu, for_each_family, host_address};
+use crate::family::{Family, check_configured_mtu, device, for_each_family, host_address};
 use crate::{
     Backend, BackendError, LinkIdentity, Need, Node, NodeMemory, PeerProblem, Stack, WireguardBy,
     Wishes,
 };
 
 /// Bytes of the outer IP and UDP headers, and WireGuard's own 32 bytes.
-const OVERHEAD_V4: u32 = 60;
-const OVERHEAD_V6: u32 = 80;
+const OVERHEAD: [u32; 2] = [60, 80];
 
 /// Metric behind every other route, of the route that drops pods' packets while the device does not exist, lest they
 /// leave unencrypted.
@@ -36,8 +33,7 @@ const GUARD_METRIC: u32 = u32::MAX - 1;
 
 pub(crate) struct WireguardBackend {
     mode: Mode,
-    port: u16,
-    port_v6: u16,
+    ports: [u16; 2],
     mtu: Option<u32>,
     preshared_key: Option<PresharedKey>,
     keepalive: u16,
@@ -50,13 +46,21 @@ enum Mode {
     Separate,
     /// One device, over the family that leads to the peer.
     Auto,
-    /// One device, over IPv4.
     Ipv4,
-    /// One device, over IPv6.
     Ipv6,
 }
 
-/// `BackendData` and `BackendV6Data` of a lease.
+impl Mode {
+    /// Family in which all packets travel; `None` where that depends on the peer.
+    fn outer(self) -> Option<Family> {
+        match self {
+            Self::Separate | Self::Auto => None,
+            Self::Ipv4 => Some(Family::V4),
+            Self::Ipv6 => Some(Family::V6),
+        }
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 struct PeerData {
     #[serde(rename = "PublicKey")]
@@ -89,12 +93,13 @@ impl WireguardBackend {
             })?),
         };
         let mtu = config.int("MTU", 0, 0..=65535)? as u32;
-        let name = |text| IfName::new(text).map_err(|e| BackendError::Unfit(e.to_string()));
-        let [v4, v6] = WIREGUARD_DEVICES.map(name);
+        let [v4, v6] = WIREGUARD_DEVICES.map(IfName::new);
         Ok(Self {
             mode,
-            port: config.int("ListenPort", 51820, 1..=65535)? as u16,
-            port_v6: config.int("ListenPortV6", 51821, 1..=65535)? as u16,
+            ports: [
+                config.int("ListenPort", 51820, 1..=65535)? as u16,
+                config.int("ListenPortV6", 51821, 1..=65535)? as u16,
+            ],
             mtu: (mtu != 0).then_some(mtu),
             preshared_key,
             keepalive: config.int("PersistentKeepaliveInterval", 0, 0..=65535)? as u16,
@@ -102,37 +107,29 @@ impl WireguardBackend {
         })
     }
 
-    fn device(&self, family: Family) -> IfName {
-        match (self.mode, family) {
-            (Mode::Separate, Family::V6) => self.devices[1],
-            _ => self.devices[0],
-        }
+    /// What one device has, or the device of this family.
+    fn of_device<T: Copy>(&self, family: Family, of: [T; 2]) -> T {
+        if self.mode == Mode::Separate { family.choose(of) } else { of[0] }
     }
 
-    /// Port that the device of a family listens on.
+    fn device(&self, family: Family) -> IfName {
+        self.of_device(family, self.devices)
+    }
+
     fn port(&self, family: Family) -> u16 {
-        match (self.mode, family) {
-            (Mode::Separate, Family::V6) => self.port_v6,
-            _ => self.port,
-        }
+        self.of_device(family, self.ports)
     }
 
     fn device_mtu(&self, family: Family, node: &Node) -> u32 {
         let outer = match self.mode {
             Mode::Separate => node.outer(family),
-            Mode::Ipv4 => Some(Family::V4),
-            Mode::Ipv6 => Some(Family::V6),
             // The peer decides which of both it is.
             Mode::Auto => node.outers().last(),
+            Mode::Ipv4 | Mode::Ipv6 => self.mode.outer(),
         };
-        let overhead = match outer.unwrap_or(family) {
-            Family::V4 => OVERHEAD_V4,
-            Family::V6 => OVERHEAD_V6,
-        };
-        self.outer_mtu(node).saturating_sub(overhead)
+        self.outer_mtu(node).saturating_sub(outer.unwrap_or(family).choose(OVERHEAD))
     }
 
-    /// Key and port that a peer announces in one family.
     fn data(&self, family: Family, peer: &LeaseAttrs) -> Result<(PublicKey, u16), PeerProblem> {
         let data = peer.data(family).ok_or_else(PeerProblem::no_data)?;
         let data: PeerData = data.parse().map_err(PeerProblem::data)?;
@@ -141,7 +138,6 @@ impl WireguardBackend {
         Ok((key, if data.port == 0 { self.port(family) } else { data.port }))
     }
 
-    /// Wishes for a peer and the routes to it.
     fn entries(
         &self,
         node: &Node,
@@ -150,10 +146,7 @@ impl WireguardBackend {
         endpoint: SocketAddr,
         allowed: Vec<IpNet>,
     ) -> Wishes {
-        let route = |dst: &IpNet| {
-            let metric = node.metric(*dst);
-            Entry::Route(Route { dst: *dst, metric, via: None, link, onlink: false })
-        };
+        let route = |dst: &IpNet| node.route(*dst, None, link, false);
         let mut wishes = Wishes::from(allowed.iter().map(route).collect::<Vec<_>>());
         let (preshared_key, keepalive) = (self.preshared_key.clone(), self.keepalive);
         match node.answers.wireguard_by() {
@@ -219,16 +212,14 @@ impl WireguardBackend {
     fn single_port(&self, peer: &LeaseAttrs) -> u16 {
         let v4 = self.data(Family::V4, peer).map(|(_, port)| port);
         let v6 = self.data(Family::V6, peer).map(|(_, port)| port);
-        v4.or(v6.map(|port| if port == self.port_v6 { self.port } else { port }))
-            .unwrap_or(self.port)
+        let [own, own_v6] = self.ports;
+        v4.or(v6.map(|port| if port == own_v6 { own } else { port })).unwrap_or(own)
     }
 
     /// Family in which the packets of a single device travel to a peer.
     fn outer_family(&self, node: &Node, peer: &LeaseAttrs) -> Family {
-        match self.mode {
-            Mode::Separate | Mode::Ipv4 => return Family::V4,
-            Mode::Ipv6 => return Family::V6,
-            Mode::Auto => {}
+        if let Some(outer) = self.mode.outer() {
+            return outer;
         }
         let ours = &node.underlay;
         match (peer.public_ip, peer.public_ipv6) {
@@ -252,12 +243,8 @@ impl WireguardBackend {
         // It listens on every address, like the kernel's.
         let any: [(bool, IpAddr); 2] =
             [(v4, Ipv4Addr::UNSPECIFIED.into()), (v6, Ipv6Addr::UNSPECIFIED.into())];
-        let over = |ip: &IpAddr| match self.mode {
-            // Peers that lack an address of this family are reached in the other.
-            Mode::Separate | Mode::Auto => true,
-            Mode::Ipv4 => ip.is_ipv4(),
-            Mode::Ipv6 => ip.is_ipv6(),
-        };
+        // Without a family of its own it reaches peers that lack an address of one in the other.
+        let over = |ip: &IpAddr| self.mode.outer().is_none_or(|outer| outer == Family::of(*ip));
         let any = any.into_iter().filter(|(has, ip)| *has && over(ip));
         Some(TunnelEntry::Device(Box::new(TunnelDevice {
             device: link.to_string(),
@@ -279,15 +266,11 @@ impl WireguardBackend {
         let subnet = own.subnet.net(family)?;
         let dst = node.network.network(family)?;
         let private_key = node.answers.private_key.clone()?;
-        let mut entries = vec![Entry::Link(Box::new(Link {
-            name: link,
-            kind: match node.answers.wireguard_by() {
-                WireguardBy::Kernel => LinkKind::Wireguard,
-                WireguardBy::Process => LinkKind::Tun,
-            },
-            mac: None,
-            mtu: self.smallest_mtu_on(link, node),
-        }))];
+        let kind = match node.answers.wireguard_by() {
+            WireguardBy::Kernel => LinkKind::Wireguard,
+            WireguardBy::Process => LinkKind::Tun,
+        };
+        let mut entries = vec![device(link, kind, self.smallest_mtu_on(link, node))];
         if node.answers.wireguard_by() == WireguardBy::Kernel {
             let port = self.port(family);
             let identity = WireguardIdentity { link, private_key, port };
@@ -315,18 +298,16 @@ impl Backend for WireguardBackend {
     }
 
     fn check_network(&self, network: &NetworkConfig) -> Result<(), BackendError> {
-        let unfit = |why: String| Err(BackendError::Unfit(why));
         let (v4, v6) = (network.v4.is_some(), network.v6.is_some());
-        if self.mode == Mode::Separate && v4 && v6 && self.port == self.port_v6 {
-            return unfit(format!(
+        if self.mode == Mode::Separate && v4 && v6 && self.ports[0] == self.ports[1] {
+            return Err(BackendError::Unfit(format!(
                 "Backend.ListenPort and Backend.ListenPortV6 are both {}, and the two devices of Backend.Mode \
                  separate need one each: write another, or use auto",
-                self.port
-            ));
+                self.ports[0]
+            )));
         }
-        let (overhead, family) =
-            if v6 { (OVERHEAD_V6, Family::V6) } else { (OVERHEAD_V4, Family::V4) };
-        check_configured_mtu(family, self.mtu, overhead)
+        let family = if v6 { Family::V6 } else { Family::V4 };
+        check_configured_mtu(family, self.mtu, family.choose(OVERHEAD))
     }
 
     fn needs(&self) -> Vec<Need> {
@@ -386,30 +367,19 @@ impl Backend for WireguardBackend {
     }
 
     fn base(&self, node: &Node, own: &Lease) -> Wishes {
-        let mut wishes = Wishes::default();
-        for family in node.families() {
-            // Two families on one device want it once.
-            for entry in self.base_of(family, node, own).into_iter().flatten() {
-                if !wishes.kernel.iter().any(|other| other.key() == entry.key()) {
-                    wishes.kernel.push(entry);
-                }
-            }
-            if node.answers.wireguard_by() == WireguardBy::Process {
-                let device = self.tunnel(family, node, own);
-                wishes.tunnel.extend(device.filter(|device| !wishes.tunnel.contains(device)));
-            }
+        let kernel = node.entries_of_families(|family| self.base_of(family, node, own));
+        let mut tunnel = Vec::new();
+        if node.answers.wireguard_by() == WireguardBy::Process {
+            tunnel.extend(node.families().filter_map(|family| self.tunnel(family, node, own)));
+            tunnel.dedup();
         }
-        wishes
+        Wishes { kernel, tunnel, ..Wishes::default() }
     }
 
     fn encapsulation(&self, stack: Stack) -> Encapsulation {
         let path = |family: Family| {
-            let outer_family = match self.mode {
-                Mode::Separate => Some(family),
-                Mode::Auto => None,
-                Mode::Ipv4 => Some(Family::V4),
-                Mode::Ipv6 => Some(Family::V6),
-            };
+            let separate = (self.mode == Mode::Separate).then_some(family);
+            let outer_family = separate.or(self.mode.outer());
             let outer = OuterPackets::Udp(self.port(family));
             TunnelPath { devices: vec![self.device(family)], outer, outer_family }
         };
@@ -440,11 +410,7 @@ impl Backend for WireguardBackend {
 
     fn underlays(&self, network: &NetworkConfig) -> Vec<Stack> {
         let mut any = Stack::any_for(network);
-        any.retain(|stack| match self.mode {
-            Mode::Separate | Mode::Auto => true,
-            Mode::Ipv4 => stack.v4,
-            Mode::Ipv6 => stack.v6,
-        });
+        any.retain(|stack| self.mode.outer().is_none_or(|outer| stack.has(outer)));
         any
     }
 

@@ -43,12 +43,10 @@ pub struct Hook {
 pub enum HookKey {
     /// The hook of the network, for which those of peers wait.
     Network,
-    /// The hook of a peer, by its subnet.
     Peer(String),
 }
 
 impl Hook {
-    /// Describes one of its commands for people.
     pub fn call(key: &HookKey, command: &Command) -> String {
         match key {
             HookKey::Network => command.name.to_owned(),
@@ -73,10 +71,6 @@ impl KeyedEntry for Hook {
 
     fn key(&self) -> HookKey {
         self.key.clone()
-    }
-
-    fn devices(&self) -> impl Iterator<Item = Infallible> {
-        std::iter::empty()
     }
 
     fn describe(&self) -> String {

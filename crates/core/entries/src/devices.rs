@@ -9,7 +9,6 @@ const LONGEST_NAME: usize = 15;
 
 /// Prefixes of the names of vxlan devices, for IPv4 and for IPv6; the VNI follows.
 pub const VXLAN_DEVICES: [&str; 2] = ["flannel.", "flannel-v6."];
-/// Name of the vxlan device under the default config.
 pub const USUAL_DEVICE: &str = "flannel.1";
 /// Prefix of the names of TUN devices; a number follows.
 pub const TUN_DEVICES: &str = "flannel";
@@ -52,12 +51,10 @@ pub fn is_tun_name(name: &str) -> bool {
     is_numbered(name, &[TUN_DEVICES]) || WIREGUARD_DEVICES.contains(&name)
 }
 
-/// Whether a name is that of an end of a test pod.
 pub fn is_test_pod_name(name: &str) -> bool {
     is_numbered(name, &TEST_POD_DEVICES)
 }
 
-/// Whether a name is that of a flannel device of any kind.
 pub fn is_flannel_name(name: &str) -> bool {
     is_numbered(name, &VXLAN_DEVICES)
         || is_test_pod_name(name)

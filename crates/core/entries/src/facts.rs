@@ -53,7 +53,6 @@ pub struct DefaultRoute {
     pub gateway: Option<IpAddr>,
 }
 
-/// Path by which the kernel would send to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
     pub link: IfName,

@@ -52,7 +52,6 @@ pub struct ConnectionName {
 }
 
 impl ConnectionName {
-    /// Name of its only child.
     pub fn child(&self) -> String {
         format!("{}-{}", self.local_subnet, self.remote_subnet)
     }

@@ -51,16 +51,13 @@ pub struct TunnelGuard {
     pub forgeable: bool,
 }
 
-/// Packets that a tunnel's end takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TunnelPackets {
-    /// UDP to this port.
     Udp(u16),
     /// This protocol of IP.
     Protocol(u8),
 }
 
-/// Where rules are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Nftables,
@@ -155,7 +152,6 @@ fn is_plain(link: &str) -> bool {
 }
 
 impl TunnelGuard {
-    /// Guards nothing.
     pub fn none(pods: IpNet) -> Self {
         Self { pods, pod_links: Vec::new(), packets: Vec::new(), forgeable: false }
     }
@@ -213,10 +209,6 @@ impl KeyedEntry for TrafficRules {
 
     fn key(&self) -> RulesKey {
         RulesKey { family: self.family(), purpose: self.purpose() }
-    }
-
-    fn devices(&self) -> impl Iterator<Item = Infallible> {
-        std::iter::empty()
     }
 
     fn describe(&self) -> String {

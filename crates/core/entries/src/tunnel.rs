@@ -6,13 +6,12 @@ use std::sync::Arc;
 use flannel_common::{PresharedKey, PrivateKey, PublicKey};
 use flannel_wanted::{Importance, KeyedEntry};
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
 
 /// Name of a device, which many peers share.
 pub type DeviceName = Arc<str>;
 
-/// Entry of a datapath in user space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TunnelEntry {
     /// A device and its sockets. Boxed: there are one or two among many peers.
@@ -130,7 +129,6 @@ pub struct Peer {
     pub endpoint: SocketAddr,
 }
 
-/// A device that speaks WireGuard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireguardDevice {
     #[serde(with = "private_key")]
@@ -153,49 +151,40 @@ pub struct WireguardPeer {
     pub allowed: Vec<IpNet>,
 }
 
-/// Writes a public key as text, for `serde(with)`.
 pub mod public_key {
-    use super::{Deserialize as _, PublicKey};
+    use super::{Deserialize as _, Deserializer, PublicKey, Serializer};
 
-    pub fn serialize<S: serde::Serializer>(key: &PublicKey, to: S) -> Result<S::Ok, S::Error> {
+    pub fn serialize<S: Serializer>(key: &PublicKey, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(key)
     }
 
-    pub fn deserialize<'a, D: serde::Deserializer<'a>>(from: D) -> Result<PublicKey, D::Error> {
+    pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<PublicKey, D::Error> {
         String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
     }
 }
 
 mod private_key {
-    use super::{Deserialize as _, PrivateKey, Zeroizing};
+    use super::{Deserialize as _, Deserializer, PrivateKey, Serializer, Zeroizing};
 
-    pub(super) fn serialize<S: serde::Serializer>(
-        key: &PrivateKey,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(key: &PrivateKey, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&key.reveal())
     }
 
-    pub(super) fn deserialize<'a, D: serde::Deserializer<'a>>(
-        from: D,
-    ) -> Result<PrivateKey, D::Error> {
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<PrivateKey, D::Error> {
         Zeroizing::new(String::deserialize(from)?).parse().map_err(serde::de::Error::custom)
     }
 }
 
 mod preshared_key {
-    use super::{Deserialize as _, PresharedKey, Serialize as _};
+    use super::{Deserialize as _, Deserializer, PresharedKey, Serialize as _, Serializer};
 
-    pub(super) fn serialize<S: serde::Serializer>(
-        key: &Option<PresharedKey>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
+    type Key = Option<PresharedKey>;
+
+    pub(super) fn serialize<S: Serializer>(key: &Key, to: S) -> Result<S::Ok, S::Error> {
         key.as_ref().map(PresharedKey::bytes).serialize(to)
     }
 
-    pub(super) fn deserialize<'a, D: serde::Deserializer<'a>>(
-        from: D,
-    ) -> Result<Option<PresharedKey>, D::Error> {
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Key, D::Error> {
         Ok(Option::<[u8; 32]>::deserialize(from)?.map(PresharedKey::from_bytes))
     }
 }

@@ -29,7 +29,10 @@ pub trait KeyedEntry: Clone + PartialEq + Send + 'static {
         self.key().cmp(key)
     }
 
-    fn devices(&self) -> impl Iterator<Item = Self::Device>;
+    /// All devices that the entry needs.
+    fn devices(&self) -> impl Iterator<Item = Self::Device> {
+        std::iter::empty()
+    }
 
     /// Description for people, in a log or a report, without secrets.
     fn describe(&self) -> String;

@@ -18,7 +18,6 @@ pub enum Provider {
 }
 
 impl Provider {
-    /// Name of the provider in `Backend.Type`.
     pub fn name(self) -> &'static str {
         match self {
             Self::AwsVpc => "aws-vpc",

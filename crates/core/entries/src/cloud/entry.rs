@@ -12,14 +12,9 @@ use super::{Access, Provider};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CloudEntry {
-    Forwarding(Forwarding),
+    /// Permission for this node's interface to forward packets that are not its own.
+    Forwarding(Arc<Access>),
     Route(CloudRoute),
-}
-
-/// Permission for this node's interface to forward packets that are not its own.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Forwarding {
-    pub access: Arc<Access>,
 }
 
 /// A route of the cloud's table that leads to this node.
@@ -58,7 +53,7 @@ impl fmt::Display for Table {
 impl CloudEntry {
     pub fn access(&self) -> &Arc<Access> {
         match self {
-            Self::Forwarding(forwarding) => &forwarding.access,
+            Self::Forwarding(access) => access,
             Self::Route(route) => &route.access,
         }
     }
@@ -91,18 +86,14 @@ impl KeyedEntry for CloudEntry {
 
     fn key(&self) -> CloudKey {
         match self {
-            Self::Forwarding(forwarding) => CloudKey::Forwarding(forwarding.access.provider()),
+            Self::Forwarding(access) => CloudKey::Forwarding(access.provider()),
             Self::Route(route) => route.key(),
         }
     }
 
-    fn devices(&self) -> impl Iterator<Item = Infallible> {
-        std::iter::empty()
-    }
-
     fn describe(&self) -> String {
         match self {
-            Self::Forwarding(Forwarding { access }) => {
+            Self::Forwarding(access) => {
                 format!("forwarding by {} ({})", access.interface.id, access.provider())
             }
             Self::Route(route) => route.to_string(),

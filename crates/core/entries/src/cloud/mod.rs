@@ -6,5 +6,5 @@ mod node;
 mod own_endpoint;
 
 pub use access::{Access, Keys, Provider};
-pub use entry::{CloudEntry, CloudKey, CloudRoute, Forwarding, Table};
+pub use entry::{CloudEntry, CloudKey, CloudRoute, Table};
 pub use node::{CloudInterface, CloudNode, NodeQuery};

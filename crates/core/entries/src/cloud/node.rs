@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use super::Provider;
 
-/// A query of the metadata service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeQuery {
     pub provider: Provider,
@@ -36,7 +35,6 @@ pub struct CloudInterface {
 }
 
 impl CloudNode {
-    /// Interface that has one of these addresses.
     pub fn interface_with(&self, addresses: &[IpAddr]) -> Option<&CloudInterface> {
         let has = |interface: &&CloudInterface| {
             interface.addresses.iter().any(|address| addresses.contains(address))

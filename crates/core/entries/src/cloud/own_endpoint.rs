@@ -7,7 +7,6 @@ use http::Uri;
 use super::Provider;
 
 impl Provider {
-    /// Whether a URL leads to the provider's own API.
     pub fn is_own_api(self, url: &str) -> bool {
         let Some((scheme, host)) = scheme_and_host(url) else { return false };
         scheme == "https" && self.is_api_host(&host)

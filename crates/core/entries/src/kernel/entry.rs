@@ -111,9 +111,7 @@ impl fmt::Display for LinkKind {
                 v.port.map_or(Ok(()), |port| write!(f, " dstport {port}"))
             }
             Self::IpTunnel(tunnel) => write!(f, "{} local {}", tunnel.kind.name(), tunnel.local),
-            Self::Wireguard => f.write_str("wireguard"),
-            Self::Tun => f.write_str("tun"),
-            Self::Dummy => f.write_str("dummy"),
+            Self::Wireguard | Self::Tun | Self::Dummy => f.write_str(self.kind()),
         }
     }
 }
@@ -141,7 +139,6 @@ pub struct IpTunnel {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IpTunnelKind {
-    /// IPv4 in IPv4.
     Ipip,
     /// IPv6 in IPv4. A gateway is an IPv4 address written as IPv6 (`::192.0.2.1`).
     Sit,
@@ -216,7 +213,7 @@ pub struct Offload {
 impl Entry {
     /// A setting of a device's address family, such as `ipv6/accept_ra`.
     pub fn device_setting(family: Family, link: IfName, name: &str, value: &str) -> Self {
-        let family = if family == Family::V4 { "ipv4" } else { "ipv6" };
+        let family = family.choose(["ipv4", "ipv6"]);
         let path = format!("net/{family}/conf/{link}/{name}");
         Self::Sysctl(Sysctl { path, value: value.to_owned() })
     }
@@ -321,24 +318,16 @@ impl fmt::Display for Entry {
                     None => f.write_str(")"),
                 }
             }
-            Self::Offload(e) => {
-                write!(
-                    f,
-                    "checksum offload {} on {}",
-                    if e.tx_checksum { "on" } else { "off" },
-                    e.link
-                )
+            Self::Offload(Offload { link, tx_checksum }) => {
+                write!(f, "checksum offload {} on {link}", if *tx_checksum { "on" } else { "off" })
             }
             Self::Sysctl(e) => write!(f, "sysctl {}={}", e.path.replace('/', "."), e.value),
             Self::WireguardIdentity(e) => e.fmt(f),
             Self::WireguardPeer(e) => e.fmt(f),
             Self::Policy(e) => {
                 let Policy { direction, src, dst, tunnel } = &**e;
-                write!(
-                    f,
-                    "xfrm policy {direction} {src} -> {dst} in {} -> {}",
-                    tunnel.src, tunnel.dst
-                )
+                let (from, to) = (tunnel.src, tunnel.dst);
+                write!(f, "xfrm policy {direction} {src} -> {dst} in {from} -> {to}")
             }
             Self::Address(e) => write!(f, "address {} dev {}", e.addr, e.link),
             Self::Neighbour(e) => write!(f, "neighbour {} lladdr {} dev {}", e.ip, e.mac, e.link),

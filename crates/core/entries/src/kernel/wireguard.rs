@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use flannel_common::{IfName, PresharedKey, PrivateKey, PublicKey};
 use ipnet::IpNet;
 
-/// Private key and listening port of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WireguardIdentity {
     pub link: IfName,
