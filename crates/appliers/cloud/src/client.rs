@@ -3,21 +3,28 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use flannel_entries::cloud::{Access, CloudRoute, Keys, Provider, Table};
+use flannel_entries::cloud::{Access, CloudNode, CloudRoute, Keys, NodeQuery, Provider, Table};
 use ipnet::IpNet;
 use parking_lot::Mutex;
 
 use crate::credentials::ExpiringKeys;
+use crate::instance::Dialect;
 use crate::{CloudError, Fault, ali, aws, gce, tencent};
 
-/// Content of a route table.
+pub async fn query_node(query: &NodeQuery) -> Result<CloudNode, CloudError> {
+    let place = query.metadata.as_deref();
+    match Dialect::of(query.provider) {
+        Some(dialect) => dialect.node(place).await,
+        None => gce::metadata::node(place).await,
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TableView {
     pub(crate) id: String,
     pub(crate) routes: Vec<TableRoute>,
 }
 
-/// A route in a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TableRoute {
     /// The provider's identifier, if that is not the destination.
@@ -45,7 +52,6 @@ pub(crate) enum MayForward {
     Yes,
     /// It was allowed just now.
     Made,
-    /// Unknown, for this reason.
     Unknown(String),
 }
 
@@ -129,11 +135,9 @@ impl Client {
         {
             return Ok(cached.keys.clone());
         }
-        let cached = match self.access.provider() {
-            Provider::AwsVpc => aws::credentials::find(&self.access).await?,
-            Provider::AliVpc => ali::metadata::keys(&self.access).await?,
-            Provider::Gce => gce::credentials::find(&self.access).await?,
-            Provider::TencentVpc => tencent::metadata::keys(&self.access).await?,
+        let cached = match Dialect::of(self.access.provider()) {
+            Some(dialect) => dialect.keys(&self.access).await?,
+            None => gce::credentials::find(&self.access).await?,
         };
         let keys = cached.keys.clone();
         *self.cached.lock() = Some(cached);

@@ -1,9 +1,7 @@
 //! Errors of a cloud, by what can be done about them.
 
-use std::fmt;
 use std::time::Duration;
 
-/// Kind of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The credentials lack the permission.
@@ -12,20 +10,17 @@ pub enum Fault {
     Credentials,
     /// Too many requests: the provider is left alone for a while.
     Throttled,
-    /// The object does not exist.
     NotFound,
-    /// The object exists already.
     Exists,
-    /// The table is full.
     Limit,
     /// It may work next time without anybody's action.
     Temporary,
-    /// The request is wrong.
     Refused,
 }
 
 /// An error for people: what was attempted, why it failed, and the fix.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{attempt}: {why}{}", .fix.as_ref().map(|fix| format!("; {fix}")).unwrap_or_default())]
 pub struct CloudError {
     pub fault: Fault,
     attempt: String,
@@ -52,11 +47,6 @@ impl CloudError {
         self
     }
 
-    /// The fix where credentials lack a permission. `role`: how the provider calls what a node has instead of keys.
-    pub(crate) fn permission_fix(role: &str, permission: &str) -> String {
-        format!("give this node's {role}, or the owner of its keys, the permission {permission}")
-    }
-
     /// The fix where a table is full. `quota`: how the provider calls it.
     pub(crate) fn full_table_fix(quota: &str) -> String {
         format!(
@@ -80,13 +70,3 @@ impl CloudError {
         Self::new(Fault::Temporary, attempt, why)
     }
 }
-
-impl fmt::Display for CloudError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { attempt, why, fix, .. } = self;
-        write!(f, "{attempt}: {why}")?;
-        fix.as_ref().map_or(Ok(()), |fix| write!(f, "; {fix}"))
-    }
-}
-
-impl std::error::Error for CloudError {}

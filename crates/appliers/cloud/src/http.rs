@@ -17,7 +17,6 @@ const MAX_ANSWER_BYTES: usize = 16 << 20;
 /// Headers of a request, which are never shown: some are secret.
 pub(crate) type Headers = Vec<(&'static str, String)>;
 
-/// Server that is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Destination {
     /// The machine's metadata service: without TLS, for its address never leaves the machine, and never through a
@@ -46,7 +45,6 @@ impl Answer {
         (200..300).contains(&self.status)
     }
 
-    /// Reads the answer to this attempt.
     pub(crate) fn json(&self, attempt: &str) -> Result<Value, CloudError> {
         serde_json::from_str(&self.body).map_err(|error| {
             let why = format!("HTTP {}, an unreadable answer: {error}", self.status);

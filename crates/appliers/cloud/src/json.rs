@@ -2,12 +2,10 @@
 
 use serde_json::Value;
 
-/// Text at a path.
 pub(crate) fn text<'a>(of: &'a Value, path: &str) -> &'a str {
     of.pointer(path).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Items of the list at a path.
 pub(crate) fn items<'a>(of: &'a Value, path: &str) -> &'a [Value] {
     of.pointer(path).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }

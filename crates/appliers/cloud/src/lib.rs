@@ -16,18 +16,19 @@ mod crypto;
 mod error;
 mod gce;
 mod http;
+mod instance;
 mod json;
 mod metadata;
-mod node;
 mod pace;
 mod plan;
 mod record;
+mod sign;
 mod tencent;
 #[cfg(feature = "test-util")]
 pub mod testing;
 mod xml;
 
 pub use applier::CloudApplier;
+pub use client::query_node;
 pub use error::{CloudError, Fault};
-pub use node::query_node;
 pub use record::{OwnRoute, recorded, remove_recorded};

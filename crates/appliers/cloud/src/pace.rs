@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use flannel_common::Backoff;
 
-/// Pauses after being throttled.
 const QUIET: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(300));
 /// Longest pause, whatever a server asks for.
 const LONGEST: Duration = Duration::from_secs(3600);
@@ -24,7 +23,6 @@ impl Pace {
         Self { slow: 0, quiet_until: None, next_look: None }
     }
 
-    /// Schedules the next round.
     pub(crate) fn ended(&mut self, every: Duration, now: Instant, rng: &mut fastrand::Rng) {
         self.slow = self.slow.saturating_sub(1);
         self.quiet_until = None;

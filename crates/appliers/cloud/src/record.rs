@@ -24,7 +24,6 @@ pub struct OwnRoute {
     interface: CloudInterface,
     endpoint: Option<String>,
     metadata: Option<String>,
-    /// Identifier of the table.
     table: String,
     pub destination: IpNet,
     next_hop: String,
@@ -77,7 +76,6 @@ pub(crate) fn forget(directory: &Path, destination: IpNet, table: &str) {
     let _ = std::fs::remove_file(file(directory, destination, table));
 }
 
-/// Records of a directory.
 pub fn recorded(directory: &Path) -> Vec<OwnRoute> {
     let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let mut found: Vec<OwnRoute> = files

@@ -16,7 +16,6 @@ pub(crate) struct Element {
 const DEEPEST: usize = 64;
 
 impl Element {
-    /// Root of a document.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut reader = Reader::from_str(text);
         reader.config_mut().expand_empty_elements = true;
@@ -76,7 +75,6 @@ impl Element {
         all.filter(|item| item.name == "item")
     }
 
-    /// Finds an element at any depth.
     pub(crate) fn find(&self, name: &str) -> Option<&Self> {
         let here = (self.name == name).then_some(self);
         here.or_else(|| self.children.iter().find_map(|child| child.find(name)))

@@ -1,8 +1,7 @@
 //! Runs one command, with its input, its variables and its time limit.
 
 use std::io;
-use std::process::{Command as Program, ExitStatus};
-use std::time::Duration;
+use std::process::Command as Program;
 
 use flannel_common::run_program;
 use flannel_entries::commands::{Command, Form};
@@ -14,25 +13,9 @@ const MAX_OUTPUT_BYTES: usize = 64 * 1024;
 /// Number of characters of its output in our log.
 pub(crate) const MAX_SHOWN_CHARS: usize = 400;
 
-#[derive(Debug, thiserror::Error)]
-pub enum CommandError {
-    #[error("it is empty: write a command into Backend.{0}, or leave it out")]
-    Empty(&'static str),
-    #[error("cannot run {program}: {error}")]
-    Start { program: String, error: io::Error },
-    #[error(
-        "it has not ended within {limit:?} and was stopped; raise Backend.Timeout if it needs longer, and let \
-         whatever it leaves running close its output (>/dev/null 2>&1)"
-    )]
-    TooLong { limit: Duration },
-    #[error("it wrote more than {} KiB", MAX_OUTPUT_BYTES / 1024)]
-    TooMuch,
-    #[error("{status}{}", shown_output(.output))]
-    Failed { status: ExitStatus, output: String },
-}
-
-/// Runs a command to its end. Returns its standard output, without white space around it.
-pub fn run(command: &Command) -> Result<String, CommandError> {
+/// Runs a command to its end. Returns its standard output, without white space around it. The error
+/// is for people.
+pub fn run(command: &Command) -> Result<String, String> {
     let mut program = program(command)?;
     program.envs(command.variables.iter().map(|(name, value)| (name, value)));
     let input = format!("{}\n", command.input.reveal());
@@ -43,22 +26,26 @@ pub fn run(command: &Command) -> Result<String, CommandError> {
         output.extend_from_slice(&bytes[..bytes.len().min(room)]);
     });
     let ended = ended.map_err(|error| match error.kind() {
-        io::ErrorKind::TimedOut => CommandError::TooLong { limit: command.limit },
-        _ => {
-            let program = program.get_program().to_string_lossy().into_owned();
-            CommandError::Start { program, error }
-        }
+        io::ErrorKind::TimedOut => format!(
+            "it has not ended within {:?} and was stopped; raise Backend.Timeout if it needs longer, and let \
+             whatever it leaves running close its output (>/dev/null 2>&1)",
+            command.limit
+        ),
+        _ => format!("cannot run {}: {error}", program.get_program().to_string_lossy()),
     })?;
     let output = String::from_utf8_lossy(&output).trim().to_owned();
     if !ended.status.success() {
         let errors = String::from_utf8_lossy(&ended.errors);
         let output = command.input.hide_in(&format!("{} {output}", errors.trim()));
-        return Err(CommandError::Failed { status: ended.status, output });
+        return Err(format!("{}{}", ended.status, shown_output(&output)));
     }
-    whole.then_some(output).ok_or(CommandError::TooMuch)
+    match whole {
+        true => Ok(output),
+        false => Err(format!("it wrote more than {} KiB", MAX_OUTPUT_BYTES / 1024)),
+    }
 }
 
-fn program(command: &Command) -> Result<Program, CommandError> {
+fn program(command: &Command) -> Result<Program, String> {
     match command.form {
         Form::Shell => {
             let mut program = Program::new("sh");
@@ -68,8 +55,11 @@ fn program(command: &Command) -> Result<Program, CommandError> {
         Form::Direct => {
             let value = |name: &str| variable(command, name);
             let mut words = command.line.split_whitespace().map(|word| expand(word, &value));
-            let first = words.next().filter(|first| !first.is_empty());
-            let mut program = Program::new(first.ok_or(CommandError::Empty(command.name))?);
+            let first = words.next().filter(|first| !first.is_empty()).ok_or_else(|| {
+                let name = command.name;
+                format!("it is empty: write a command into Backend.{name}, or leave it out")
+            })?;
+            let mut program = Program::new(first);
             program.args(words);
             Ok(program)
         }
@@ -91,6 +81,8 @@ fn shown_output(output: &str) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot go on must say so and stop")]
+
+    use std::time::Duration;
 
     use flannel_common::Secret;
 

@@ -6,5 +6,5 @@ mod command;
 mod expand;
 mod runner;
 
-pub use command::{CommandError, run};
+pub use command::run;
 pub use runner::CommandRunner;

@@ -22,14 +22,12 @@ const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(
 /// Number of attempts of a command that undoes something: what it should remove may be gone already.
 const MAX_UNDO_ATTEMPTS: u32 = 5;
 
-/// Handle on the applier.
 #[derive(Clone)]
 pub struct CommandRunner<S>(WorkerHandle<S, Hook, (), Stop>);
 
-type Job<S> = flannel_wanted::Command<S, Hook, (), Stop>;
-
 /// Request to undo the network's command.
-pub struct Stop(oneshot::Sender<()>);
+type Stop = oneshot::Sender<()>;
+type Job<S> = flannel_wanted::Command<S, Hook, (), Stop>;
 
 impl<S: Requester> CommandRunner<S> {
     pub fn new(seed: u64) -> Self {
@@ -52,7 +50,7 @@ impl<S: Requester> Applier for CommandRunner<S> {
 
     /// Undoes the network's command; those of peers stay, as they do on a crash.
     async fn stop(&self) {
-        let _ = self.0.ask(|answer| Job::Other(Stop(answer))).await;
+        let _ = self.0.ask(Job::Other).await;
     }
 }
 
@@ -99,7 +97,7 @@ impl<S: Requester> Work for HookWork<S> {
                 }
                 return;
             }
-            Job::Other(Stop(answer)) => {
+            Job::Other(answer) => {
                 self.stop();
                 let _ = answer.send(());
                 return;
@@ -187,7 +185,6 @@ impl<S: Requester> HookWork<S> {
         }
     }
 
-    /// The hook to be run next.
     fn next(&self) -> Option<&HookKey> {
         let first = self.due.first()?;
         let waits =
@@ -199,76 +196,62 @@ impl<S: Requester> HookWork<S> {
         if !self.wanted.is_marked(&key) {
             return;
         }
-        let Some(command) = self.wanted.get(&key).and_then(|hook| hook.run.clone()) else {
-            self.begun.insert(key.clone());
-            self.wanted.succeeded(&key);
-            return;
-        };
-        let result = run(&command);
+        let command = self.wanted.get(&key).and_then(|hook| hook.run.clone());
+        let result = command.as_ref().map_or(Ok(()), |command| run_and_log(&key, command));
         self.begun.insert(key.clone());
-        match result {
-            Ok(output) => {
-                say_ran(&Hook::call(&key, &command), &command, &output);
-                self.wanted.succeeded(&key);
-            }
-            Err(error) => {
-                let now = Instant::now();
-                let error = error.to_string();
-                let retry = self.wanted.failed(&key, error.clone(), now, &mut self.rng);
-                if let Some((pause, true)) = retry {
-                    let call = Hook::call(&key, &command);
-                    tracing::error!("{call} has failed: {error}; next try in {pause:.0?}");
-                }
-            }
+        let Err(error) = result else { return self.wanted.succeeded(&key) };
+        let retry = self.wanted.failed(&key, error.clone(), Instant::now(), &mut self.rng);
+        if let (Some((pause, true)), Some(command)) = (retry, command) {
+            let call = Hook::call(&key, &command);
+            tracing::error!("{call} has failed: {error}; next try in {pause:.0?}");
         }
     }
 
     fn undo(&mut self, key: HookKey) {
         let Some(mut undoing) = self.undoing.remove(&key) else { return };
-        let call = Hook::call(&key, &undoing.command);
-        match run(&undoing.command) {
-            Ok(output) => say_ran(&call, &undoing.command, &output),
-            Err(error) => {
-                undoing.tries += 1;
-                // What is wanted again is about to be run again.
-                if undoing.tries == MAX_UNDO_ATTEMPTS || self.wanted.get(&key).is_some() {
-                    tracing::error!("{call} has failed: {error}; it is not tried again");
-                    return;
-                }
-                let pause = RETRY.pause(undoing.tries - 1, &mut self.rng);
-                tracing::error!("{call} has failed: {error}; next try in {pause:.0?}");
-                undoing.due = Instant::now() + pause;
-                self.undoing.insert(key, undoing);
-            }
+        // What is wanted again is about to be run again.
+        if undoing.tries + 1 == MAX_UNDO_ATTEMPTS || self.wanted.get(&key).is_some() {
+            return run_once(&key, &undoing.command);
+        }
+        if let Err(error) = run_and_log(&key, &undoing.command) {
+            let pause = RETRY.pause(undoing.tries, &mut self.rng);
+            let call = Hook::call(&key, &undoing.command);
+            tracing::error!("{call} has failed: {error}; next try in {pause:.0?}");
+            undoing.tries += 1;
+            undoing.due = Instant::now() + pause;
+            self.undoing.insert(key, undoing);
         }
     }
 
     fn stop(&mut self) {
         // What was about to be undone is not postponed until a time that does not come.
         for (key, Undoing { command, .. }) in std::mem::take(&mut self.undoing).into_iter().rev() {
-            run_at_the_end(&Hook::call(&key, &command), &command);
+            run_once(&key, &command);
         }
         let begun =
             !std::mem::replace(&mut self.stopped, true) && self.begun.contains(&HookKey::Network);
         let hook = self.wanted.get(&HookKey::Network).filter(|_| begun);
-        let Some(command) = hook.and_then(|hook| hook.undo.as_ref()) else { return };
-        run_at_the_end(command.name, command);
+        if let Some(command) = hook.and_then(|hook| hook.undo.as_ref()) {
+            run_once(&HookKey::Network, command);
+        }
     }
 }
 
-fn run_at_the_end(call: &str, command: &Command) {
-    match run(command) {
-        Ok(output) => say_ran(call, command, &output),
-        Err(error) => tracing::error!("{call} has failed: {error}; it is not tried again"),
+fn run_once(key: &HookKey, command: &Command) {
+    if let Err(error) = run_and_log(key, command) {
+        let call = Hook::call(key, command);
+        tracing::error!("{call} has failed: {error}; it is not tried again");
     }
 }
 
-fn say_ran(call: &str, command: &Command, output: &str) {
-    let output = command.input.hide_in(output);
+fn run_and_log(key: &HookKey, command: &Command) -> Result<(), String> {
+    let output = command.input.hide_in(&run(command)?);
+    let call = Hook::call(key, command);
     match output.lines().next().map(|line| line.chars().take(MAX_SHOWN_CHARS).collect::<String>()) {
         Some(line) => tracing::info!("Ran {call}: {line}"),
         None => tracing::info!("Ran {call}"),
     }
+    Ok(())
 }
 
 #[cfg(test)]

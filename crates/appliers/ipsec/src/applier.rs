@@ -21,7 +21,7 @@ use flannel_wanted::{
 use ipnet::IpNet;
 use tokio::sync::oneshot;
 
-use crate::charon::{self, CharonError, Record};
+use crate::charon::{self, Record};
 use crate::messages::{connection_message, secret_id, secret_message};
 use crate::tunnels::{self, IkeSession, TunnelActions, TunnelHistory};
 use crate::vici::{Message, Vici, ViciError};
@@ -41,17 +41,15 @@ const PAUSE_PER_WORK: u32 = 50;
 /// Interval after something that is likely to have changed.
 const CHECK_SOON_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Handle on the applier.
 #[derive(Clone)]
 pub struct Ipsec<S> {
     worker: WorkerHandle<S, IpsecEntry, Vec<IpNet>, Stop>,
     directory: PathBuf,
 }
 
-type Job<S> = flannel_wanted::Command<S, IpsecEntry, Vec<IpNet>, Stop>;
-
 /// Request to do at once what is to be done.
-pub struct Stop(oneshot::Sender<()>);
+type Stop = oneshot::Sender<()>;
+type Job<S> = flannel_wanted::Command<S, IpsecEntry, Vec<IpNet>, Stop>;
 
 impl<S: Requester> Ipsec<S> {
     /// Makes the applier. `directory` holds the record of flannel's charon.
@@ -81,7 +79,7 @@ impl<S: Requester> Applier for Ipsec<S> {
 
     /// charon goes on by itself; everything unwanted has been removed when this returns.
     async fn stop(&self) {
-        let _ = self.worker.ask(|answer| Job::Other(Stop(answer))).await;
+        let _ = self.worker.ask(Job::Other).await;
     }
 }
 
@@ -129,7 +127,7 @@ impl<S: Requester> Work for CharonWork<S> {
                 let _ = answer.send(self.wanted.end_comparison(Instant::now()));
                 return;
             }
-            Job::Other(Stop(answer)) => {
+            Job::Other(answer) => {
                 self.tick();
                 let _ = answer.send(());
                 return;
@@ -218,13 +216,15 @@ impl<S: Requester> CharonWork<S> {
             (Err(_), Some(since)) => {
                 let ended = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
                 let error = match ended {
-                    Some(status) => CharonError::Ended(status),
-                    None if since.elapsed() > START_TIMEOUT => CharonError::Silent(START_TIMEOUT),
+                    Some(status) => charon::ended_at_once(status),
+                    None if since.elapsed() > START_TIMEOUT => {
+                        charon::does_not_listen(START_TIMEOUT)
+                    }
                     None => return false,
                 };
                 self.kill_child();
                 self.starting = None;
-                self.failed(&error, now);
+                self.failed(&IpsecKey::Daemon, error, now);
             }
             (Err(_), None) if self.wanted.is_marked(&IpsecKey::Daemon) => {
                 self.reap();
@@ -242,7 +242,7 @@ impl<S: Requester> CharonWork<S> {
                         self.child = Some(child);
                         self.starting = Some(now);
                     }
-                    Err(error) => self.failed(&error, now),
+                    Err(error) => self.failed(&IpsecKey::Daemon, error, now),
                 }
             }
             // It waits for its next attempt.
@@ -262,19 +262,14 @@ impl<S: Requester> CharonWork<S> {
         self.wanted.succeeded(&IpsecKey::Daemon);
         self.next_check = Some(now);
         if self.acquires.is_none() {
-            self.acquires = self
-                .listen_for_acquires()
-                .inspect_err(|error| {
+            let opened = Socket::open(Protocol::Xfrm);
+            match opened.and_then(|it| it.join(xfrm::ACQUIRE_GROUP).map(|()| it)) {
+                Ok(socket) => self.acquires = Some(socket),
+                Err(error) => {
                     tracing::warn!("cannot listen for packets that have no tunnel: {error}");
-                })
-                .ok();
+                }
+            }
         }
-    }
-
-    fn listen_for_acquires(&self) -> std::io::Result<Socket> {
-        let socket = Socket::open(Protocol::Xfrm)?;
-        socket.join(xfrm::ACQUIRE_GROUP)?;
-        Ok(socket)
     }
 
     /// Notes that charon does not answer any more. `hangs` tells that it has not ended.
@@ -294,7 +289,6 @@ impl<S: Requester> CharonWork<S> {
         tracing::warn!("charon: {why}{status}; starting it again {pause}");
     }
 
-    /// Waits for a child that has ended.
     fn reap(&mut self) -> Option<std::process::ExitStatus> {
         // It closes its socket a moment before it ends.
         for _ in 0..20 {
@@ -318,11 +312,16 @@ impl<S: Requester> CharonWork<S> {
         }
     }
 
-    fn failed(&mut self, error: &CharonError, now: Instant) {
-        let text = error.to_string();
-        let retry = self.wanted.failed(&IpsecKey::Daemon, text.clone(), now, &mut self.rng);
-        if let Some((pause, true)) = retry {
-            tracing::error!("{text}; next try in {pause:.0?}");
+    fn failed(&mut self, key: &IpsecKey, error: impl Display, now: Instant) {
+        let retry = self.wanted.failed(key, error.to_string(), now, &mut self.rng);
+        match (self.wanted.get(key), retry) {
+            (Some(IpsecEntry::Daemon), Some((pause, true))) => {
+                tracing::error!("{error}; next try in {pause:.0?}");
+            }
+            (Some(entry), Some((pause, true))) => {
+                tracing::error!("{}: {error}; next try in {pause:.0?}", entry.describe());
+            }
+            _ => {}
         }
     }
 
@@ -341,30 +340,20 @@ impl<S: Requester> CharonWork<S> {
             self.wanted.entries(&batch).map(KeyedEntry::key).collect()
         };
         for key in &keys {
-            let result = match self.wanted.get(key) {
+            let Some(vici) = &mut self.charon else { return Ok(()) };
+            let (name, message) = match self.wanted.get(key) {
                 None | Some(IpsecEntry::Daemon) => continue,
-                Some(IpsecEntry::Secret(secret)) => {
-                    vici.command("load-shared", &secret_message(secret))
-                }
-                Some(IpsecEntry::Connection(it)) => {
-                    vici.command("load-conn", &connection_message(it))
-                }
+                Some(IpsecEntry::Secret(secret)) => ("load-shared", secret_message(secret)),
+                Some(IpsecEntry::Connection(it)) => ("load-conn", connection_message(it)),
             };
-            match result {
+            match vici.command(name, &message) {
                 Ok(_) => {
                     self.wanted.succeeded(key);
                     if let IpsecKey::Connection(name) = key {
                         self.history.requested(name, now);
                     }
                 }
-                Err(error) if error.is_refusal() => {
-                    let text = error.to_string();
-                    let retry = self.wanted.failed(key, text.clone(), now, &mut self.rng);
-                    let entry = self.wanted.get(key).map(KeyedEntry::describe);
-                    if let (Some(entry), Some((pause, true))) = (entry, retry) {
-                        tracing::error!("{entry}: {text}; next try in {pause:.0?}");
-                    }
-                }
+                Err(error) if error.is_refusal() => self.failed(key, error, now),
                 Err(error) => return Err(error),
             }
         }
@@ -381,16 +370,13 @@ impl<S: Requester> CharonWork<S> {
         heard
     }
 
-    /// Compares what charon and the kernel have with what is wanted.
     fn check(&mut self, now: Instant) -> Result<(), ViciError> {
         let Some(vici) = &mut self.charon else { return Ok(()) };
         let begin = Instant::now();
         self.last_check = Some(now);
         let loaded: BTreeSet<ConnectionName> = charon::connections(vici)?.into_iter().collect();
         let owners: BTreeSet<_> = charon::secrets(vici)?.into_iter().collect();
-        let ours = |name: &ConnectionName| {
-            self.networks.iter().any(|network| network.contains(&name.local_subnet))
-        };
+        let ours = |name: &ConnectionName| is_within(&self.networks, name);
         for name in loaded.iter().filter(|name| ours(name)) {
             let key = IpsecKey::Connection(name.clone());
             if self.wanted.get(&key).is_none() {
@@ -442,16 +428,11 @@ impl<S: Requester> CharonWork<S> {
         let Some(vici) = &mut self.charon else { return Ok(()) };
         // Without the kernel's state nothing can be decided.
         let Ok(states) = tunnels::states() else { return Ok(()) };
-        let wanted: BTreeSet<ConnectionName> = self
-            .wanted
-            .iter()
-            .filter_map(|entry| match entry.key() {
-                IpsecKey::Connection(name) => Some(name),
-                _ => None,
-            })
-            // charon requests one by itself when it is loaded.
-            .filter(|name| loaded.contains(name))
-            .collect();
+        // charon requests one by itself when it is loaded.
+        let is_wanted = |name: &&ConnectionName| {
+            self.wanted.get(&IpsecKey::Connection((*name).clone())).is_some()
+        };
+        let wanted: BTreeSet<ConnectionName> = loaded.iter().filter(is_wanted).cloned().collect();
         let TunnelActions { missing, lost, stale } =
             self.history.decide(&wanted, sessions, states, now);
         for id in lost {
@@ -486,7 +467,6 @@ impl<S: Requester> CharonWork<S> {
         Ok(())
     }
 
-    /// Ends or unloads everything, because nothing is wanted any more.
     fn end(&mut self) {
         self.gone.clear();
         self.starting = None;
@@ -501,9 +481,7 @@ impl<S: Requester> CharonWork<S> {
             self.kill_child();
         } else if let Some(vici) = vici.or_else(|| charon::connect().ok()) {
             // Somebody else's charon goes on without us, and with tunnels of its own.
-            let ours = |name: &ConnectionName| {
-                self.networks.iter().any(|network| network.contains(&name.local_subnet))
-            };
+            let ours = |name: &ConnectionName| is_within(&self.networks, name);
             if let Err(error) = charon::unload_all(vici, ours) {
                 tracing::warn!("cannot remove flannel's connections from charon: {error}");
             }
@@ -514,6 +492,10 @@ impl<S: Requester> CharonWork<S> {
             tracing::debug!("what tunnels are left is not known: {error}");
         }
     }
+}
+
+fn is_within(networks: &[IpNet], name: &ConnectionName) -> bool {
+    networks.iter().any(|network| network.contains(&name.local_subnet))
 }
 
 fn remove(vici: &mut Vici, key: &IpsecKey) -> Result<(), ViciError> {

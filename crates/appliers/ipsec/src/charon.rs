@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use flannel_common::replace_file;
+use flannel_common::{SearchPath, replace_file};
 use flannel_entries::ipsec::ConnectionName;
 use ipnet::IpNet;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
@@ -33,30 +33,18 @@ const IKE_PORTS: [u16; 2] = [500, 4500];
 /// Time to end: it tells its peers first.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-#[derive(Debug, thiserror::Error)]
-pub enum CharonError {
-    #[error(
-        "there is no charon: install strongSwan with its VICI plugin (on Debian and Ubuntu: strongswan-charon \
-         and strongswan-swanctl), or use another backend"
-    )]
-    Missing,
-    #[error("{0} cannot be started: {1}", .program.display(), .reason)]
-    Start { program: PathBuf, reason: io::Error },
-    #[error(
-        "UDP port {0} is taken by another program, and charon speaks with other nodes on it: stop that program \
-         (ss -ulnp 'sport = :{0}'), or use another backend"
-    )]
-    PortTaken(u16),
-    #[error(
-        "charon ended at once ({0}): its own log says why (syslog, of the facility daemon); a charon whose socket is \
-         gone may run ({OTHER_PID_FILE})"
-    )]
-    Ended(ExitStatus),
-    #[error(
-        "charon does not listen at {SOCKET} after {0:.0?}: is its VICI plugin installed (on Debian and Ubuntu: \
+pub(crate) fn ended_at_once(status: ExitStatus) -> String {
+    format!(
+        "charon ended at once ({status}): its own log says why (syslog, of the facility daemon); a charon whose \
+         socket is gone may run ({OTHER_PID_FILE})"
+    )
+}
+
+pub(crate) fn does_not_listen(since: Duration) -> String {
+    format!(
+        "charon does not listen at {SOCKET} after {since:.0?}: is its VICI plugin installed (on Debian and Ubuntu: \
          strongswan-swanctl)?"
-    )]
-    Silent(Duration),
+    )
 }
 
 /// Connects to whatever answers at its socket.
@@ -99,7 +87,6 @@ impl Record {
             .any(|ours| networks.iter().any(|it| it.contains(ours) || ours.contains(it)))
     }
 
-    /// Ends it, with all its tunnels.
     pub(crate) fn end(self) {
         let _ = kill_process(self.pid, Signal::TERM);
         let begin = Instant::now();
@@ -122,12 +109,18 @@ fn is_charon(pid: Pid) -> bool {
 }
 
 /// Starts it, without waiting until it answers.
-pub(crate) fn start() -> Result<Child, CharonError> {
+pub(crate) fn start() -> Result<Child, String> {
     remove_stale_pid_file();
-    let program = program().ok_or(CharonError::Missing)?;
+    let program = program().ok_or(
+        "there is no charon: install strongSwan with its VICI plugin (on Debian and Ubuntu: strongswan-charon \
+         and strongswan-swanctl), or use another backend",
+    )?;
     // Without them charon runs and reaches nobody.
     if let Some(taken) = IKE_PORTS.into_iter().find(|port| is_taken(*port)) {
-        return Err(CharonError::PortTaken(taken));
+        return Err(format!(
+            "UDP port {taken} is taken by another program, and charon speaks with other nodes on it: stop that \
+             program (ss -ulnp 'sport = :{taken}'), or use another backend"
+        ));
     }
     let started = Command::new(&program)
         .stdin(Stdio::null())
@@ -136,7 +129,7 @@ pub(crate) fn start() -> Result<Child, CharonError> {
         // What ends flanneld at a terminal must not end it.
         .process_group(0)
         .spawn();
-    started.map_err(|reason| CharonError::Start { program, reason })
+    started.map_err(|reason| format!("{} cannot be started: {reason}", program.display()))
 }
 
 fn is_taken(port: u16) -> bool {
@@ -145,11 +138,8 @@ fn is_taken(port: u16) -> bool {
 }
 
 fn program() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let in_path: Vec<PathBuf> =
-        std::env::split_paths(&path).map(|directory| directory.join("charon")).collect();
-    let usual = PROGRAMS.iter().map(PathBuf::from);
-    in_path.into_iter().chain(usual).find(|path| path.is_file())
+    let usual = || PROGRAMS.iter().map(PathBuf::from).find(|path| path.is_file());
+    SearchPath::of_path_alone().find("charon").or_else(usual)
 }
 
 /// Removes a stale pid file. charon does not start while a process of its predecessor's id lives, whatever that is by
@@ -166,7 +156,6 @@ fn remove_stale_pid_file() {
     }
 }
 
-/// Unloads a connection, and ends its tunnels.
 pub(crate) fn unload_connection(vici: &mut Vici, name: &str) -> Result<(), ViciError> {
     vici.try_command("unload-conn", &Message::default().text("name", name))?;
     let tunnel = Message::default().text("ike", name).text("force", "yes").text("timeout", "-1");
@@ -177,7 +166,6 @@ pub(crate) fn unload_secret(vici: &mut Vici, id: &str) -> Result<(), ViciError> 
     vici.try_command("unload-shared", &Message::default().text("id", id))
 }
 
-/// Flannel's connections that charon has.
 pub(crate) fn connections(vici: &mut Vici) -> Result<Vec<ConnectionName>, ViciError> {
     let answer = vici.command("get-conns", &Message::default())?;
     Ok(answer.get_list("conns").iter().filter_map(|name| name.parse().ok()).collect())
@@ -206,17 +194,12 @@ pub fn remove_leftovers(directory: &Path) -> (Vec<String>, Vec<String>) {
     let found = find_leftovers(directory);
     if found.is_empty() {
         let _ = fs::remove_file(Record::path(directory));
-        return (found, Vec::new());
-    }
-    match Record::read(directory) {
-        Some(record) => record.end(),
-        None => {
-            if let Err(error) =
-                connect().map_err(Into::into).and_then(|vici| unload_all(vici, |_| true))
-            {
-                return (Vec::new(), vec![format!("take back what charon was told: {error}")]);
-            }
-        }
+    } else if let Some(record) = Record::read(directory) {
+        record.end();
+    } else if let Err(error) =
+        connect().map_err(Into::into).and_then(|vici| unload_all(vici, |_| true))
+    {
+        return (Vec::new(), vec![format!("take back what charon was told: {error}")]);
     }
     (found, Vec::new())
 }

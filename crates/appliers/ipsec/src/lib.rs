@@ -14,4 +14,4 @@ mod tunnels;
 pub mod vici;
 
 pub use applier::Ipsec;
-pub use charon::{CharonError, find_leftovers, remove_leftovers};
+pub use charon::{find_leftovers, remove_leftovers};

@@ -9,12 +9,10 @@ use crate::vici::Message;
 
 /// Proposal of the key exchange, the same as the Go flannel's.
 const IKE_PROPOSAL: &str = "aes256-sha256-modp4096";
-/// Prefix of the names of flannel's secrets.
 const SECRET_PREFIX: &str = "flannel-";
 /// Time after which a silent node is probed.
 const ASK_AFTER: &str = "30s";
 
-/// Name of a secret in charon.
 pub(crate) fn secret_id(owner: &IpAddr) -> String {
     format!("{SECRET_PREFIX}{owner}")
 }

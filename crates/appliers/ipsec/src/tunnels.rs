@@ -16,11 +16,9 @@ use crate::vici::{Message, Vici, ViciError};
 /// Time after which a tunnel that did not come about is requested again.
 const REQUEST_INTERVAL: Duration = Duration::from_secs(10);
 
-/// An IKE session with a node, and its tunnels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct IkeSession {
     name: ConnectionName,
-    /// Whether it is only just beginning.
     is_beginning: bool,
     children: Vec<Child>,
 }
@@ -35,14 +33,12 @@ struct Child {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Not negotiated yet.
     Beginning,
     Installed,
     Ending,
 }
 
 impl IkeSession {
-    /// All sessions of flannel's connections.
     pub(crate) fn list(vici: &mut Vici) -> Result<Vec<Self>, ViciError> {
         let told = vici.list("list-sas", "list-sa", &Message::default())?;
         Ok(told.iter().flat_map(Self::read).collect())
@@ -81,7 +77,6 @@ impl Child {
     }
 }
 
-/// What is to be done about tunnels.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct TunnelActions {
     /// Connections without a tunnel, and without one that is about to be.
@@ -166,7 +161,6 @@ impl TunnelHistory {
     }
 }
 
-/// Flannel's tunnels in the kernel.
 pub(crate) fn states() -> io::Result<Vec<State>> {
     let mut kernel = Connection::open(Protocol::Xfrm)?;
     let states = kernel.ask_all(&xfrm::list_states(), |message| {

@@ -8,6 +8,7 @@ use http::Method;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::DIALECT;
 use crate::client::Client;
 use crate::crypto::{encode, hmac_sha1};
 use crate::http::{Answer, call_api};
@@ -49,7 +50,6 @@ pub(super) async fn call(
     answer.json(action)
 }
 
-/// Encodes the parameters, and signs them.
 fn sign(method: &str, keys: &Keys, mut parameters: Vec<(&str, String)>) -> (String, String) {
     parameters.sort();
     let pairs =
@@ -88,20 +88,7 @@ fn explain(action: &str, answer: &Answer) -> CloudError {
         "" => format!("HTTP {}", answer.status),
         code => format!("{code}: {message}"),
     };
-    let error = CloudError::new(fault, action, &why);
-    let fix = match fault {
-        Fault::Denied => CloudError::permission_fix("RAM role", &format!("vpc:{action}")),
-        Fault::Credentials if code.starts_with("InvalidTimeStamp") => {
-            "correct this machine's clock".to_owned()
-        }
-        Fault::Credentials => "check this node's keys or its RAM role".to_owned(),
-        Fault::Limit => CloudError::full_table_fix("of custom routes in a route table"),
-        Fault::NotFound if code.contains("RouteTable") => {
-            "name a route table of this VPC in Backend.RouteTableID, or leave it out".to_owned()
-        }
-        _ => return error,
-    };
-    error.with_fix(fix)
+    DIALECT.error(fault, action, &format!("vpc:{action}"), code, &why)
 }
 
 #[cfg(test)]

@@ -4,17 +4,45 @@
 //! DescribeRouteTableList, DescribeRouteEntryList, CreateRouteEntry and DeleteRouteEntry with their error codes.
 
 mod call;
-pub(crate) mod metadata;
 
-use flannel_entries::cloud::{CloudRoute, Table};
+use flannel_entries::cloud::{CloudRoute, Provider, Table};
 use serde_json::Value;
 
 use crate::CloudError;
 use crate::client::{Client, RouteState, TableRoute, TableView};
+use crate::instance::Dialect;
 use crate::json::{items, text};
 use call::call;
 
 const PAGE: usize = 50;
+
+/// "Instance metadata" of the ECS documentation (www.alibabacloud.com/help/en/ecs/user-guide/view-instance-metadata),
+/// in its hardened mode where there is one.
+pub(crate) const DIALECT: Dialect = Dialect {
+    provider: Provider::AliVpc,
+    metadata: "http://100.100.100.200",
+    metadata_variable: None,
+    session: Some(["x-aliyun-ecs-metadata-token-ttl-seconds", "x-aliyun-ecs-metadata-token"]),
+    region: "region-id",
+    zone: "zone-id",
+    interface: Some("network/interfaces/macs/MAC/network-interface-id"),
+    vpc: "vpc-id",
+    subnet: "network/interfaces/macs/MAC/vswitch-id",
+    addresses: &["network/interfaces/macs/MAC/private-ipv4s"],
+    roles: "ram/security-credentials/",
+    role: "RAM role",
+    profile: "RAM role",
+    ids: &["ACCESS_KEY_ID", "ALIBABA_CLOUD_ACCESS_KEY_ID"],
+    secrets: &["ACCESS_KEY_SECRET", "ALIBABA_CLOUD_ACCESS_KEY_SECRET"],
+    tokens: &["ALIBABA_CLOUD_SECURITY_TOKEN"],
+    cloud: "Alibaba Cloud",
+    how_to_give_keys: "give the instance a RAM role, or set Backend.AccessKeyID and AccessKeySecret, or ACCESS_KEY_ID \
+                       and ACCESS_KEY_SECRET for flanneld",
+    wrong_clock: "InvalidTimeStamp",
+    no_table: "RouteTable",
+    tables_of: "VPC",
+    quota: "of custom routes in a route table",
+};
 
 pub(crate) async fn view(client: &Client, table: &Table) -> Result<TableView, CloudError> {
     let id = match table {

@@ -20,11 +20,9 @@ use task::RouteTask;
 type Handle<S> = WorkerHandle<S, CloudEntry, Vec<IpNet>>;
 type Job<S> = Command<S, CloudEntry, Vec<IpNet>>;
 
-/// Handle on the applier.
 #[derive(Clone)]
 pub struct CloudApplier<S> {
     handle: Handle<S>,
-    /// Directory of the files that record this node's routes.
     directory: Arc<Path>,
 }
 
@@ -57,7 +55,6 @@ impl<S: Requester> Applier for CloudApplier<S> {
     }
 }
 
-/// Routes that an earlier daemon has written.
 fn left_behind(directory: &Path, networks: &[IpNet]) -> Vec<OwnRoute> {
     let mut own = record::recorded(directory);
     own.retain(|route| networks.iter().any(|network| network.contains(&route.destination)));

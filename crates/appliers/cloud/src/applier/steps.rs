@@ -9,13 +9,12 @@ use flannel_entries::cloud::{CloudEntry, CloudRoute, Table};
 use flannel_wanted::{Repair, Requester};
 use ipnet::IpNet;
 
-use super::task::{Part, PartResult, RouteTask, TableReading, throttling};
+use super::task::{Part, PartResult, RouteTask, TableReading, unless_throttled};
 use crate::client::{Client, TableRoute, TableView};
 use crate::plan::{compare, unwanted};
 use crate::record::{self, OwnRoute};
 use crate::{CloudError, Fault};
 
-/// Number of attempts to remove a route that is no longer wanted.
 const MAX_REMOVAL_ATTEMPTS: u32 = 10;
 
 pub(super) enum Step {
@@ -26,18 +25,17 @@ pub(super) enum Step {
 pub(super) fn write(steps: Vec<Step>) -> Part {
     Box::pin(async move {
         let mut done = Vec::new();
-        let mut refusal: Option<CloudError> = None;
+        let mut refusal = None;
         for step in steps {
-            let result = match (&refusal, &step) {
-                (Some(error), _) => Err(error.clone()),
-                (None, Step::Put { client, route, table, existing }) => {
-                    client.put(table, route, existing.as_ref()).await
+            let result = match &step {
+                Step::Put { client, route, table, existing } => {
+                    let put = client.put(table, route, existing.as_ref());
+                    unless_throttled(&mut refusal, put).await
                 }
-                (None, Step::Remove { client, table, found, .. }) => {
-                    client.remove(table, found).await
+                Step::Remove { client, table, found, .. } => {
+                    unless_throttled(&mut refusal, client.remove(table, found)).await
                 }
             };
-            refusal = refusal.or_else(|| throttling(&result));
             done.push((step, result));
         }
         PartResult::Written(done)
@@ -214,7 +212,6 @@ impl<S: Requester> RouteTask<S> {
     }
 }
 
-/// Whether removing a route is tried again.
 fn retries_removal(
     route: &CloudRoute,
     tries: &mut u32,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flannel_common::{Backoff, RepairPolicy, sleep_until};
-use flannel_entries::cloud::{Access, CloudEntry, CloudKey, CloudRoute, Forwarding, Table};
+use flannel_entries::cloud::{Access, CloudEntry, CloudKey, CloudRoute, Table};
 use flannel_wanted::{Comparison, KeyedEntry as _, Requester, Status, StatusPublisher, Wanted};
 use ipnet::IpNet;
 use tokio::sync::{mpsc, oneshot};
@@ -45,7 +45,6 @@ pub(super) struct RouteTask<S> {
     pub(super) rng: fastrand::Rng,
 }
 
-/// A part of a round that is under way.
 pub(super) type Part = Pin<Box<dyn Future<Output = PartResult> + Send>>;
 
 pub(super) struct PendingComparison {
@@ -55,7 +54,8 @@ pub(super) struct PendingComparison {
 }
 
 pub(super) enum PartResult {
-    Looked(Vec<TableReading>, Vec<(Forwarding, Result<MayForward, CloudError>)>),
+    /// Tables, and whether this node may forward by an access.
+    Looked(Vec<TableReading>, Vec<(Arc<Access>, Result<MayForward, CloudError>)>),
     Written(Vec<(Step, Result<(), CloudError>)>),
 }
 
@@ -209,7 +209,7 @@ impl<S: Requester> RouteTask<S> {
         for entry in all {
             let client = self.client(entry.access());
             match entry {
-                CloudEntry::Forwarding(forwarding) => forwardings.push((client, forwarding)),
+                CloudEntry::Forwarding(_) => forwardings.push(client),
                 CloudEntry::Route(CloudRoute { table, .. }) => {
                     let known = |(other, name): &(Arc<Client>, Table)| {
                         Arc::ptr_eq(other, &client) && *name == table
@@ -221,25 +221,16 @@ impl<S: Requester> RouteTask<S> {
             }
         }
         Box::pin(async move {
-            let mut refusal: Option<CloudError> = None;
+            let mut refusal = None;
             let mut looks = Vec::new();
             for (client, table) in tables {
-                // Once throttled, nothing more is asked.
-                let view = match &refusal {
-                    Some(error) => Err(error.clone()),
-                    None => client.view(&table).await,
-                };
-                refusal = refusal.or_else(|| throttling(&view));
+                let view = unless_throttled(&mut refusal, client.view(&table)).await;
                 looks.push(TableReading { client, table, view });
             }
             let mut allowed = Vec::new();
-            for (client, forwarding) in forwardings {
-                let result = match &refusal {
-                    Some(error) => Err(error.clone()),
-                    None => client.let_forward().await,
-                };
-                refusal = refusal.or_else(|| throttling(&result));
-                allowed.push((forwarding, result));
+            for client in forwardings {
+                let result = unless_throttled(&mut refusal, client.let_forward()).await;
+                allowed.push((client.access.clone(), result));
             }
             PartResult::Looked(looks, allowed)
         })
@@ -261,8 +252,8 @@ impl<S: Requester> RouteTask<S> {
             PartResult::Looked(looks, allowed) => {
                 let refused = looks.iter().find_map(|look| throttling(&look.view));
                 let refused = refused.or_else(|| allowed.iter().find_map(|(_, it)| throttling(it)));
-                for (forwarding, result) in allowed {
-                    self.on_forwarding(forwarding, result, now);
+                for (access, result) in allowed {
+                    self.on_forwarding(access, result, now);
                 }
                 if looks.iter().all(|look| look.view.is_ok()) {
                     self.last_error = None;
@@ -300,11 +291,11 @@ impl<S: Requester> RouteTask<S> {
 
     fn on_forwarding(
         &mut self,
-        forwarding: Forwarding,
+        access: Arc<Access>,
         result: Result<MayForward, CloudError>,
         now: Instant,
     ) {
-        let entry = CloudEntry::Forwarding(forwarding);
+        let entry = CloudEntry::Forwarding(access);
         let key = entry.key();
         if self.wanted.get(&key) != Some(&entry) {
             return;
@@ -355,7 +346,20 @@ impl<S: Requester> RouteTask<S> {
     }
 }
 
-pub(super) fn throttling<T>(result: &Result<T, CloudError>) -> Option<CloudError> {
+/// Asks a cloud, unless it has refused: once throttled, nothing more is asked.
+pub(super) async fn unless_throttled<T>(
+    refusal: &mut Option<CloudError>,
+    question: impl Future<Output = Result<T, CloudError>>,
+) -> Result<T, CloudError> {
+    if let Some(error) = refusal {
+        return Err(error.clone());
+    }
+    let result = question.await;
+    *refusal = throttling(&result);
+    result
+}
+
+fn throttling<T>(result: &Result<T, CloudError>) -> Option<CloudError> {
     result.as_ref().err().filter(|error| error.fault == Fault::Throttled).cloned()
 }
 

@@ -3,11 +3,12 @@
 use http::{Method, Uri};
 use jiff::Timestamp;
 
-use super::sign::{Scope, ToSign, authorization};
+use super::DIALECT;
 use crate::client::Client;
 use crate::credentials::variable;
 use crate::crypto::encode;
 use crate::http::{Answer, call_api};
+use crate::sign::{Scope, ToSign};
 use crate::xml::Element;
 use crate::{CloudError, Fault};
 
@@ -41,8 +42,9 @@ pub(super) async fn call(
     );
     let to_sign =
         ToSign { method: "POST", path: uri.path(), query: "", headers: &headers, body: &body };
-    let scope = Scope { time: &time, region, service: "ec2" };
-    let authorization = authorization(&keys, &scope, &to_sign);
+    let scope =
+        Scope { scheme: "AWS4", time: &time, day: &time[..8], parts: &[region.as_str(), "ec2"] };
+    let authorization = scope.sign(&keys, &to_sign);
     headers.push(("authorization", authorization));
     let answer = call_api(action, Method::POST, endpoint, headers, body).await?;
     if answer.is_success() {
@@ -104,16 +106,5 @@ pub(super) fn explain(action: &str, permission: &str, answer: &Answer) -> CloudE
         "" => format!("HTTP {}", answer.status),
         code => format!("{code}: {message}"),
     };
-    let error = CloudError::new(fault, action, &why);
-    let fix = match fault {
-        Fault::Denied => CloudError::permission_fix("role", permission),
-        Fault::Credentials if code == "RequestExpired" => "correct this machine's clock".to_owned(),
-        Fault::Credentials => "check this node's keys or its instance profile".to_owned(),
-        Fault::Limit => CloudError::full_table_fix("'Routes per route table' of VPC"),
-        Fault::NotFound if code == "InvalidRouteTableID.NotFound" => {
-            "name a route table of this region in Backend.RouteTableID, or leave it out".to_owned()
-        }
-        _ => return error,
-    };
-    error.with_fix(fix)
+    DIALECT.error(fault, action, permission, &code, &why)
 }

@@ -5,21 +5,47 @@
 //! ModifyNetworkInterfaceAttribute, and its page of error codes (errors-overview.html).
 
 mod call;
-pub(crate) mod credentials;
-pub(crate) mod metadata;
-pub(crate) mod sign;
-mod web_identity;
+pub(crate) mod web_identity;
 
-use flannel_entries::cloud::{CloudRoute, Table};
+use flannel_entries::cloud::{CloudRoute, Provider, Table};
 use ipnet::IpNet;
 
 use crate::client::{Client, MayForward, RouteState, TableRoute, TableView};
+use crate::instance::Dialect;
 use crate::xml::Element;
 use crate::{CloudError, Fault};
 use call::{Parameters, call};
 
 /// Number of tables in an answer; further pages are requested.
 const PAGE: &str = "100";
+
+/// "Use the Instance Metadata Service" and "Retrieve security credentials from instance metadata" of the Amazon EC2
+/// User Guide (docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-instance-metadata-service.html).
+pub(crate) const DIALECT: Dialect = Dialect {
+    provider: Provider::AwsVpc,
+    metadata: "http://169.254.169.254",
+    metadata_variable: Some("AWS_EC2_METADATA_SERVICE_ENDPOINT"),
+    session: Some(["x-aws-ec2-metadata-token-ttl-seconds", "x-aws-ec2-metadata-token"]),
+    region: "placement/region",
+    zone: "placement/availability-zone",
+    interface: Some("network/interfaces/macs/MAC/interface-id"),
+    vpc: "network/interfaces/macs/MAC/vpc-id",
+    subnet: "network/interfaces/macs/MAC/subnet-id",
+    addresses: &["network/interfaces/macs/MAC/local-ipv4s", "network/interfaces/macs/MAC/ipv6s"],
+    roles: "iam/security-credentials/",
+    role: "role",
+    profile: "instance profile",
+    ids: &["AWS_ACCESS_KEY_ID"],
+    secrets: &["AWS_SECRET_ACCESS_KEY"],
+    tokens: &["AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN"],
+    cloud: "EC2",
+    how_to_give_keys: "give the instance a role (an instance profile), or set AWS_ACCESS_KEY_ID and \
+                       AWS_SECRET_ACCESS_KEY, or AWS_ROLE_ARN and AWS_WEB_IDENTITY_TOKEN_FILE, for flanneld",
+    wrong_clock: "RequestExpired",
+    no_table: "InvalidRouteTableID",
+    tables_of: "region",
+    quota: "'Routes per route table' of VPC",
+};
 
 pub(crate) async fn view(client: &Client, table: &Table) -> Result<TableView, CloudError> {
     let interface = &client.access.interface;
@@ -53,7 +79,6 @@ fn none(client: &Client, of: &str) -> CloudError {
     Client::no_table("DescribeRouteTables", &format!("{of} in {}", client.access.node.region))
 }
 
-/// Reads all pages.
 async fn tables(client: &Client, parameters: Parameters) -> Result<Vec<TableView>, CloudError> {
     const ACTION: &str = "DescribeRouteTables";
     let mut views = Vec::new();

@@ -17,7 +17,7 @@ const ACTION: &str = "AssumeRoleWithWebIdentity";
 const VERSION: &str = "2011-06-15";
 
 /// Keys of the role; `None` if the environment names no such token.
-pub(super) async fn find(region: &str) -> Result<Option<ExpiringKeys>, CloudError> {
+pub(crate) async fn find(region: &str) -> Result<Option<ExpiringKeys>, CloudError> {
     let Some(file) = variable(&[FILE]) else { return Ok(None) };
     let file = file.trim();
     let wrong = |why: &str| CloudError::new(Fault::Credentials, "credentials for EC2", why);

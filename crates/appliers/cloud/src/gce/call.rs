@@ -40,7 +40,6 @@ pub(super) async fn call(
     Err(explain(permission, answer.status, reason, message).with_retry_after(answer.retry_after))
 }
 
-/// Result of an operation that has ended.
 pub(super) fn explain_operation(permission: &str, operation: &Value) -> Result<(), CloudError> {
     let Some(error) = operation["error"]["errors"].get(0) else { return Ok(()) };
     let status =

@@ -135,7 +135,6 @@ fn assertion(key: &KeyFile, now: Timestamp) -> Result<String, String> {
     Ok(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature)))
 }
 
-/// Content of a PEM file.
 fn der(pem: &str) -> Option<Vec<u8>> {
     let inside = pem.split_once("-----BEGIN PRIVATE KEY-----")?.1;
     let inside = inside.split_once("-----END PRIVATE KEY-----")?.0;

@@ -97,7 +97,6 @@ pub(crate) async fn remove(
     finish(client, begun, "compute.routes.delete").await
 }
 
-/// Waits for the end of an operation.
 async fn finish(client: &Client, mut operation: Value, permission: &str) -> Result<(), CloudError> {
     let project = &client.access.node.project;
     for _ in 0..MAX_POLLS {

@@ -1,16 +1,16 @@
 //! One call of Tencent Cloud's API 3.0, signed with TC3-HMAC-SHA256: "Signature v3"
 //! (www.tencentcloud.com/document/product/213/33224).
 
-use flannel_common::hex;
 use flannel_entries::cloud::Keys;
 use http::{Method, Uri};
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::DIALECT;
 use crate::client::Client;
-use crate::crypto::{hmac256, sha256_hex};
 use crate::http::call_api;
 use crate::json::text;
+use crate::sign::{Scope, ToSign};
 use crate::{CloudError, Fault};
 
 const VERSION: &str = "2017-03-12";
@@ -56,7 +56,6 @@ pub(super) async fn call(
     }
 }
 
-/// Value of the header `Authorization`.
 fn authorization(
     keys: &Keys,
     service: &str,
@@ -65,19 +64,11 @@ fn authorization(
     host: &str,
     body: &str,
 ) -> String {
-    let names = "content-type;host";
-    let canonical =
-        format!("POST\n/\n\ncontent-type:{content}\nhost:{host}\n\n{names}\n{}", sha256_hex(body));
     let day = Timestamp::from_second(time).unwrap_or_default().strftime("%Y-%m-%d").to_string();
-    let scope = format!("{day}/{service}/tc3_request");
-    let to_sign = format!("TC3-HMAC-SHA256\n{time}\n{scope}\n{}", sha256_hex(&canonical));
-    let start = format!("TC3{}", keys.secret.reveal()).into_bytes();
-    let key = [&day, service, "tc3_request"].iter().fold(start, |key, part| hmac256(&key, part));
-    let signature = hex(&hmac256(&key, &to_sign));
-    format!(
-        "TC3-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={names}, Signature={signature}",
-        keys.id
-    )
+    let headers = [("content-type", content.to_owned()), ("host", host.to_owned())];
+    let to_sign = ToSign { method: "POST", path: "/", query: "", headers: &headers, body };
+    let time = time.to_string();
+    Scope { scheme: "TC3", time: &time, day: &day, parts: &[service] }.sign(keys, &to_sign)
 }
 
 /// Classifies an error by the "Common error codes" of the API and those of its VPC part.
@@ -104,20 +95,8 @@ fn explain(action: &str, error: &Value) -> CloudError {
         }
         _ => Fault::Refused,
     };
-    let error = CloudError::new(fault, action, &format!("{code}: {message}"));
-    let fix = match fault {
-        Fault::Denied => CloudError::permission_fix("CAM role", &format!("vpc:{action}")),
-        Fault::Credentials if code == "AuthFailure.SignatureExpire" => {
-            "correct this machine's clock".to_owned()
-        }
-        Fault::Credentials => "check this node's keys or its CAM role".to_owned(),
-        Fault::Limit => CloudError::full_table_fix("of routing policies in a route table"),
-        Fault::NotFound => {
-            "name a route table of this VPC in Backend.RouteTableID, or leave it out".to_owned()
-        }
-        _ => return error,
-    };
-    error.with_fix(fix)
+    let why = format!("{code}: {message}");
+    DIALECT.error(fault, action, &format!("vpc:{action}"), code, &why)
 }
 
 #[cfg(test)]

@@ -4,19 +4,46 @@
 //! DescribeRouteTables, CreateRoutes and DeleteRoutes, data type Route, and its page of error codes.
 
 mod call;
-pub(crate) mod metadata;
 
-use flannel_entries::cloud::{CloudRoute, Table};
+use flannel_entries::cloud::{CloudRoute, Provider, Table};
 use serde_json::{Value, json};
 
 use crate::CloudError;
 use crate::client::{Client, RouteState, TableRoute, TableView};
+use crate::instance::Dialect;
 use crate::json::{items, text};
 use call::call;
 
 const PAGE: usize = 100;
 /// Kind of a route to a machine, by its address.
 const TO_MACHINE: &str = "NORMAL_CVM";
+
+/// "Viewing Instance Metadata" of the CVM documentation (www.tencentcloud.com/document/product/213/4934).
+pub(crate) const DIALECT: Dialect = Dialect {
+    provider: Provider::TencentVpc,
+    metadata: "http://metadata.tencentyun.com",
+    metadata_variable: None,
+    session: None,
+    region: "placement/region",
+    zone: "placement/zone",
+    interface: None,
+    vpc: "network/interfaces/macs/MAC/vpc-id",
+    subnet: "network/interfaces/macs/MAC/subnet-id",
+    addresses: &["network/interfaces/macs/MAC/local-ipv4s/"],
+    roles: "cam/security-credentials/",
+    role: "CAM role",
+    profile: "CAM role",
+    ids: &["ACCESS_KEY_ID", "TENCENTCLOUD_SECRET_ID"],
+    secrets: &["ACCESS_KEY_SECRET", "TENCENTCLOUD_SECRET_KEY"],
+    tokens: &["TENCENTCLOUD_TOKEN"],
+    cloud: "Tencent Cloud",
+    how_to_give_keys: "give the instance a CAM role, or set Backend.AccessKeyID and AccessKeySecret, or ACCESS_KEY_ID \
+                       and ACCESS_KEY_SECRET for flanneld",
+    wrong_clock: "AuthFailure.SignatureExpire",
+    no_table: "",
+    tables_of: "VPC",
+    quota: "of routing policies in a route table",
+};
 
 pub(crate) async fn view(client: &Client, table: &Table) -> Result<TableView, CloudError> {
     const ACTION: &str = "DescribeRouteTables";

@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 use flannel_cloud::testing::Cloud;
 use flannel_cloud::{CloudApplier, query_node};
 use flannel_common::Secret;
-use flannel_entries::cloud::{
-    Access, CloudEntry, CloudRoute, Forwarding, Keys, NodeQuery, Provider, Table,
-};
+use flannel_entries::cloud::{Access, CloudEntry, CloudRoute, Keys, NodeQuery, Provider, Table};
 use flannel_wanted::{Applier as _, Status};
 use tokio::runtime::Runtime;
 
@@ -84,7 +82,7 @@ impl Place {
     }
 
     pub(crate) fn forwarding(&self) -> CloudEntry {
-        CloudEntry::Forwarding(Forwarding { access: Arc::new(self.access.clone()) })
+        CloudEntry::Forwarding(Arc::new(self.access.clone()))
     }
 
     pub(crate) fn declare(&self, entries: Vec<CloudEntry>) {

@@ -71,7 +71,6 @@ impl Vici {
         rustix::event::poll(&mut wait, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 
-    /// Sends a command and returns its answer.
     pub fn command(&mut self, name: &'static str, message: &Message) -> Result<Message, ViciError> {
         self.send(COMMAND, name, Some(message))?;
         let (kind, bytes) = self.receive()?;

@@ -1,5 +1,5 @@
 //! AWS Signature Version 4: "Signing AWS API requests" of the AWS IAM User Guide
-//! (docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv.html).
+//! (docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv.html); and TC3-HMAC-SHA256 of Tencent Cloud, which follows it.
 
 use flannel_common::hex;
 use flannel_entries::cloud::Keys;
@@ -16,40 +16,44 @@ pub(crate) struct ToSign<'a> {
     pub(crate) body: &'a str,
 }
 
+/// What a signature is good for.
 pub(crate) struct Scope<'a> {
-    /// Time, such as `20150830T123600Z`.
+    /// `AWS4` or `TC3`.
+    pub(crate) scheme: &'a str,
+    /// Time and day as the scheme writes them.
     pub(crate) time: &'a str,
-    pub(crate) region: &'a str,
-    pub(crate) service: &'a str,
+    pub(crate) day: &'a str,
+    /// Region and service, or the service alone.
+    pub(crate) parts: &'a [&'a str],
 }
 
-/// Value of the header `Authorization`.
-pub(crate) fn authorization(keys: &Keys, scope: &Scope<'_>, request: &ToSign<'_>) -> String {
-    let Scope { time, region, service } = scope;
-    let day = time.get(..8).unwrap_or(time);
-    let mut headers: Vec<(&str, String)> = request
-        .headers
-        .iter()
-        .map(|(name, value)| (*name, value.split_whitespace().collect::<Vec<_>>().join(" ")))
-        .collect();
-    headers.sort();
-    let names: Vec<&str> = headers.iter().map(|(name, _)| *name).collect();
-    let names = names.join(";");
-    let lines: String = headers.iter().map(|(name, value)| format!("{name}:{value}\n")).collect();
-    let path = if request.path.is_empty() { "/" } else { request.path };
-    let (method, query) = (request.method, request.query);
-    let canonical =
-        format!("{method}\n{path}\n{query}\n{lines}\n{names}\n{}", sha256_hex(request.body));
-    let scope = format!("{day}/{region}/{service}/aws4_request");
-    let text = format!("AWS4-HMAC-SHA256\n{time}\n{scope}\n{}", sha256_hex(&canonical));
-    let start = format!("AWS4{}", keys.secret.reveal()).into_bytes();
-    let key =
-        [day, region, service, "aws4_request"].iter().fold(start, |key, part| hmac256(&key, part));
-    let signature = hex(&hmac256(&key, &text));
-    format!(
-        "AWS4-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={names}, Signature={signature}",
-        keys.id
-    )
+impl Scope<'_> {
+    /// Value of the header `Authorization`.
+    pub(crate) fn sign(&self, keys: &Keys, request: &ToSign<'_>) -> String {
+        let Self { scheme, time, day, parts } = self;
+        let mut headers: Vec<(&str, String)> = request
+            .headers
+            .iter()
+            .map(|(name, value)| (*name, value.split_whitespace().collect::<Vec<_>>().join(" ")))
+            .collect();
+        headers.sort();
+        let names: Vec<&str> = headers.iter().map(|(name, _)| *name).collect();
+        let names = names.join(";");
+        let lines: String =
+            headers.iter().map(|(name, value)| format!("{name}:{value}\n")).collect();
+        let path = if request.path.is_empty() { "/" } else { request.path };
+        let (method, query) = (request.method, request.query);
+        let canonical =
+            format!("{method}\n{path}\n{query}\n{lines}\n{names}\n{}", sha256_hex(request.body));
+        let end = format!("{}_request", scheme.to_lowercase());
+        let parts = [&[*day][..], *parts, &[end.as_str()][..]].concat();
+        let (scope, algorithm) = (parts.join("/"), format!("{scheme}-HMAC-SHA256"));
+        let text = format!("{algorithm}\n{time}\n{scope}\n{}", sha256_hex(&canonical));
+        let start = format!("{scheme}{}", keys.secret.reveal()).into_bytes();
+        let key = parts.iter().fold(start, |key, part| hmac256(&key, part));
+        let (id, signature) = (&keys.id, hex(&hmac256(&key, &text)));
+        format!("{algorithm} Credential={id}/{scope}, SignedHeaders={names}, Signature={signature}")
+    }
 }
 
 #[cfg(test)]
@@ -67,7 +71,8 @@ mod tests {
             secret: Secret::new("wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"),
             token: None,
         };
-        let scope = Scope { time: "20150830T123600Z", region: "us-east-1", service: "service" };
+        let (time, day) = ("20150830T123600Z", "20150830");
+        let scope = Scope { scheme: "AWS4", time, day, parts: &["us-east-1", "service"] };
         let form = ("content-type", "application/x-www-form-urlencoded");
         for (method, query, header, body, signature) in [
             (
@@ -105,7 +110,7 @@ mod tests {
             ];
             headers.extend(header.map(|(name, value)| (name, value.to_owned())));
             let request = ToSign { method, path: "/", query, headers: &headers, body };
-            let signed = authorization(&keys, &scope, &request);
+            let signed = scope.sign(&keys, &request);
             assert!(
                 signed.ends_with(&format!("Signature={signature}")),
                 "{method} {query}: {signed}"
