@@ -9,9 +9,9 @@ use parking_lot::Mutex;
 
 use crate::credentials::ExpiringKeys;
 use crate::instance::Dialect;
-use crate::{CloudError, Fault, ali, aws, gce, tencent};
+use crate::{CloudError, Fault, Result, ali, aws, gce, tencent};
 
-pub async fn query_node(query: &NodeQuery) -> Result<CloudNode, CloudError> {
+pub async fn query_node(query: &NodeQuery) -> Result<CloudNode> {
     let place = query.metadata.as_deref();
     match Dialect::of(query.provider) {
         Some(dialect) => dialect.node(place).await,
@@ -50,7 +50,6 @@ pub(crate) enum RouteState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MayForward {
     Yes,
-    /// It was allowed just now.
     Made,
     Unknown(String),
 }
@@ -66,7 +65,7 @@ impl Client {
         Self { access, cached: Mutex::new(None) }
     }
 
-    pub(crate) async fn view(&self, table: &Table) -> Result<TableView, CloudError> {
+    pub(crate) async fn view(&self, table: &Table) -> Result<TableView> {
         self.forgetting(match self.access.provider() {
             Provider::AwsVpc => aws::view(self, table).await,
             Provider::AliVpc => ali::view(self, table).await,
@@ -81,7 +80,7 @@ impl Client {
         table: &str,
         route: &CloudRoute,
         existing: Option<&TableRoute>,
-    ) -> Result<(), CloudError> {
+    ) -> Result<()> {
         let provider = self.access.provider();
         // Only EC2 replaces a route. Elsewhere the existing one is removed first, unless it is the cloud's own.
         let in_place = existing.filter(|found| found.written && provider != Provider::AwsVpc);
@@ -97,7 +96,7 @@ impl Client {
     }
 
     /// Removes a route; one that is gone already is a success.
-    pub(crate) async fn remove(&self, table: &str, found: &TableRoute) -> Result<(), CloudError> {
+    pub(crate) async fn remove(&self, table: &str, found: &TableRoute) -> Result<()> {
         let removed = match self.access.provider() {
             Provider::AwsVpc => aws::remove(self, table, found).await,
             Provider::AliVpc => ali::remove(self, table, found).await,
@@ -110,7 +109,7 @@ impl Client {
         }
     }
 
-    pub(crate) async fn let_forward(&self) -> Result<MayForward, CloudError> {
+    pub(crate) async fn let_forward(&self) -> Result<MayForward> {
         self.forgetting(match self.access.provider() {
             Provider::AwsVpc => aws::let_forward(self).await,
             Provider::Gce => gce::let_forward(self).await,
@@ -119,14 +118,13 @@ impl Client {
         })
     }
 
-    /// Error that there is no route table of this kind.
     pub(crate) fn no_table(attempt: &str, of: &str) -> CloudError {
         CloudError::new(Fault::NotFound, attempt, &format!("there is none for {of}"))
             .with_fix("name one that there is in Backend.RouteTableID")
     }
 
     /// Keys of the config, of the environment and the files that it names, or of the machine's role.
-    pub(crate) async fn keys(&self) -> Result<Keys, CloudError> {
+    pub(crate) async fn keys(&self) -> Result<Keys> {
         if let Some(keys) = &self.access.keys {
             return Ok(keys.clone());
         }
@@ -144,9 +142,8 @@ impl Client {
         Ok(keys)
     }
 
-    /// Drops credentials that were refused, or that lack a permission: others may be there by now, with a corrected
-    /// role.
-    fn forgetting<T>(&self, result: Result<T, CloudError>) -> Result<T, CloudError> {
+    /// Drops credentials that were refused or lack a permission: with a corrected role there are others.
+    fn forgetting<T>(&self, result: Result<T>) -> Result<T> {
         if let Err(error) = &result
             && matches!(error.fault, Fault::Credentials | Fault::Denied)
         {

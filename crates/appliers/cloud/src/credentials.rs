@@ -11,10 +11,6 @@ pub(crate) struct ExpiringKeys {
 }
 
 impl ExpiringKeys {
-    pub(crate) fn permanent(keys: Keys) -> Self {
-        Self { keys, until: None }
-    }
-
     /// Keys that expire `seconds` after `since`. A time beyond what a clock can show counts as none, so that the
     /// credentials are requested again at the next use.
     pub(crate) fn for_seconds(keys: Keys, seconds: u64, since: SystemTime) -> Self {
@@ -29,7 +25,6 @@ impl ExpiringKeys {
     }
 }
 
-/// Value of the first of these variables that has one.
 pub(crate) fn variable(names: &[&str]) -> Option<String> {
     names.iter().find_map(|name| std::env::var(name).ok().filter(|value| !value.trim().is_empty()))
 }

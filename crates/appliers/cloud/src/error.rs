@@ -4,9 +4,7 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The credentials lack the permission.
     Denied,
-    /// There are no credentials, or they are not accepted.
     Credentials,
     /// Too many requests: the provider is left alone for a while.
     Throttled,
@@ -18,6 +16,8 @@ pub enum Fault {
     Refused,
 }
 
+pub type Result<T, E = CloudError> = std::result::Result<T, E>;
+
 /// An error for people: what was attempted, why it failed, and the fix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{attempt}: {why}{}", .fix.as_ref().map(|fix| format!("; {fix}")).unwrap_or_default())]
@@ -26,11 +26,9 @@ pub struct CloudError {
     attempt: String,
     why: String,
     fix: Option<String>,
-    /// Time after which the server wants to be asked again.
     pub(crate) retry_after: Option<Duration>,
 }
 
-/// Number of characters that are shown of a provider's message.
 const MAX_SHOWN_CHARS: usize = 300;
 
 impl CloudError {
@@ -55,8 +53,7 @@ impl CloudError {
         )
     }
 
-    /// Adds the time after which the server wants to be asked again. One that says so and gives no other reason is
-    /// throttling.
+    /// Adds the server's wish to be asked later. One that gives no other reason is throttling.
     #[must_use]
     pub(crate) fn with_retry_after(mut self, wait: Option<Duration>) -> Self {
         self.retry_after = wait;

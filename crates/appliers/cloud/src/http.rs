@@ -10,7 +10,7 @@ use http::{HeaderValue, Method, Request};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::CloudError;
+use crate::{CloudError, Result};
 
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
@@ -19,8 +19,7 @@ pub(crate) type Headers = Vec<(&'static str, String)>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Destination {
-    /// The machine's metadata service: without TLS, for its address never leaves the machine, and never through a
-    /// proxy.
+    /// The machine's metadata service: without TLS or a proxy, for its address never leaves the machine.
     Metadata,
     /// The provider's API: nothing is sent to it without encryption.
     Api,
@@ -36,7 +35,6 @@ impl Destination {
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) body: String,
-    /// Time for which the server wants to be left alone.
     pub(crate) retry_after: Option<Duration>,
 }
 
@@ -45,7 +43,7 @@ impl Answer {
         (200..300).contains(&self.status)
     }
 
-    pub(crate) fn json(&self, attempt: &str) -> Result<Value, CloudError> {
+    pub(crate) fn json(&self, attempt: &str) -> Result<Value> {
         serde_json::from_str(&self.body).map_err(|error| {
             let why = format!("HTTP {}, an unreadable answer: {error}", self.status);
             CloudError::temporary(attempt, &why).with_retry_after(self.retry_after)
@@ -60,7 +58,7 @@ pub(crate) async fn call_api(
     url: String,
     headers: Headers,
     body: String,
-) -> Result<Answer, CloudError> {
+) -> Result<Answer> {
     let answer = send(method, url, headers, body, Destination::Api).await;
     answer.map_err(|why| CloudError::temporary(attempt, &why))
 }

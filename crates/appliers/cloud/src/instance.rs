@@ -8,8 +8,9 @@ use flannel_entries::cloud::{Access, CloudInterface, CloudNode, Keys, Provider};
 use serde::Deserialize;
 
 use crate::credentials::{ExpiringKeys, variable};
+use crate::http::Answer;
 use crate::metadata::Metadata;
-use crate::{CloudError, Fault, ali, aws, tencent};
+use crate::{CloudError, Fault, Result, ali, aws, tencent};
 
 /// What such a cloud calls things. Paths are below `/latest/meta-data/`, and `MAC` in them stands for an interface's.
 pub(crate) struct Dialect {
@@ -37,6 +38,8 @@ pub(crate) struct Dialect {
     /// Name for which credentials are missing, and the fix.
     pub(crate) cloud: &'static str,
     pub(crate) how_to_give_keys: &'static str,
+    /// Codes of errors, of which the first that fits counts.
+    pub(crate) faults: &'static [(Fault, &'static [&'static str])],
     /// Beginning of the error code of a wrong clock, and a part of the one of a missing table.
     pub(crate) wrong_clock: &'static str,
     pub(crate) no_table: &'static str,
@@ -45,7 +48,6 @@ pub(crate) struct Dialect {
     pub(crate) quota: &'static str,
 }
 
-/// Keys of a role, as any of them gives them.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct RoleKeys {
@@ -72,7 +74,7 @@ impl Dialect {
     }
 
     /// Opens the metadata service with a session's token, which every request must carry.
-    async fn open(&self, place: Option<&str>) -> Result<Metadata, CloudError> {
+    async fn open(&self, place: Option<&str>) -> Result<Metadata> {
         let place = place.map(str::to_owned).or_else(|| variable(&[self.metadata_variable?]));
         let service = Metadata::new(self.provider, place.as_deref().unwrap_or(self.metadata));
         let Some([asking, bearing]) = self.session else { return Ok(service) };
@@ -85,7 +87,7 @@ impl Dialect {
         }
     }
 
-    pub(crate) async fn node(&self, place: Option<&str>) -> Result<CloudNode, CloudError> {
+    pub(crate) async fn node(&self, place: Option<&str>) -> Result<CloudNode> {
         let service = self.open(place).await?;
         let region = service.get(&path_of(self.region, "")).await?;
         let zone = service.get(&path_of(self.zone, "")).await?;
@@ -102,7 +104,7 @@ impl Dialect {
         Ok(CloudNode { provider, project, region, zone, instance, interfaces })
     }
 
-    async fn interface(&self, service: &Metadata, mac: &str) -> Result<CloudInterface, CloudError> {
+    async fn interface(&self, service: &Metadata, mac: &str) -> Result<CloudInterface> {
         let mut addresses: Vec<IpAddr> = Vec::new();
         for path in self.addresses {
             let list = service.find(&path_of(path, mac)).await?.unwrap_or_default();
@@ -120,11 +122,11 @@ impl Dialect {
     }
 
     /// Keys where the provider's own tools look for them: the environment, a web identity token, the machine's role.
-    pub(crate) async fn keys(&self, access: &Access) -> Result<ExpiringKeys, CloudError> {
+    pub(crate) async fn keys(&self, access: &Access) -> Result<ExpiringKeys> {
         if let (Some(id), Some(secret)) = (variable(self.ids), variable(self.secrets)) {
             let token = variable(self.tokens).map(|token| Secret::new(token.trim()));
             let (id, secret) = (id.trim().to_owned(), Secret::new(secret.trim()));
-            return Ok(ExpiringKeys::permanent(Keys { id, secret, token }));
+            return Ok(ExpiringKeys { keys: Keys { id, secret, token }, until: None });
         }
         if self.provider == Provider::AwsVpc
             && let Some(found) = aws::web_identity::find(&access.node.region).await?
@@ -135,7 +137,7 @@ impl Dialect {
         self.keys_of_role(&service).await
     }
 
-    async fn keys_of_role(&self, service: &Metadata) -> Result<ExpiringKeys, CloudError> {
+    async fn keys_of_role(&self, service: &Metadata) -> Result<ExpiringKeys> {
         let wrong = |why: &str| {
             let attempt = format!("credentials for {}", self.cloud);
             CloudError::new(Fault::Credentials, attempt, why).with_fix(self.how_to_give_keys)
@@ -166,15 +168,28 @@ impl Dialect {
         Ok(ExpiringKeys { keys, until: until.map(Into::into) })
     }
 
-    /// The error of an answer with this code, and the fix. `why` is for people.
+    /// The error of an answer, and the fix.
     pub(crate) fn error(
         &self,
-        fault: Fault,
         action: &str,
         permission: &str,
+        answer: &Answer,
         code: &str,
-        why: &str,
+        message: &str,
     ) -> CloudError {
+        let has_code = |codes: &[&str]| codes.iter().any(|pattern| matches(code, pattern));
+        let known = self.faults.iter().find(|(_, codes)| has_code(codes));
+        let fault = match (known, answer.status) {
+            (Some((fault, _)), _) => *fault,
+            (None, 429) => Fault::Throttled,
+            (None, 500..) => Fault::Temporary,
+            (None, _) => Fault::Refused,
+        };
+        let why = match code {
+            "" => format!("HTTP {}", answer.status),
+            code => format!("{code}: {message}"),
+        };
+        let error = CloudError::new(fault, action, &why).with_retry_after(answer.retry_after);
         let fix = match fault {
             Fault::Denied => format!(
                 "give this node's {}, or the owner of its keys, the permission {permission}",
@@ -189,9 +204,19 @@ impl Dialect {
                 "name a route table of this {} in Backend.RouteTableID, or leave it out",
                 self.tables_of
             ),
-            _ => return CloudError::new(fault, action, why),
+            _ => return error,
         };
-        CloudError::new(fault, action, why).with_fix(fix)
+        error.with_fix(fix)
+    }
+}
+
+/// Whether a code is as a pattern says, in which `*` at either end stands for anything.
+fn matches(code: &str, pattern: &str) -> bool {
+    match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
+        (Some(_), Some(_)) => code.contains(pattern.trim_matches('*')),
+        (Some(end), None) => code.ends_with(end),
+        (None, Some(start)) => code.starts_with(start),
+        (None, None) => code == pattern,
     }
 }
 

@@ -30,5 +30,5 @@ mod xml;
 
 pub use applier::CloudApplier;
 pub use client::query_node;
-pub use error::{CloudError, Fault};
+pub use error::{CloudError, Fault, Result};
 pub use record::{OwnRoute, recorded, remove_recorded};

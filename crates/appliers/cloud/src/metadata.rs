@@ -4,7 +4,7 @@ use flannel_entries::cloud::Provider;
 use http::Method;
 
 use crate::http::{Destination, Headers, send};
-use crate::{CloudError, Fault};
+use crate::{CloudError, Fault, Result};
 
 pub(crate) struct Metadata {
     provider: Provider,
@@ -25,11 +25,11 @@ impl Metadata {
     }
 
     /// Text at a path; `None` if there is none.
-    pub(crate) async fn find(&self, path: &str) -> Result<Option<String>, CloudError> {
+    pub(crate) async fn find(&self, path: &str) -> Result<Option<String>> {
         self.ask(Method::GET, path, self.headers.clone()).await
     }
 
-    pub(crate) async fn get(&self, path: &str) -> Result<String, CloudError> {
+    pub(crate) async fn get(&self, path: &str) -> Result<String> {
         let nothing = || {
             self.wrong(Fault::NotFound, path, "it is not there")
                 .with_fix(format!("is this machine one of {}'s, and in a VPC?", self.provider))
@@ -42,16 +42,11 @@ impl Metadata {
         path: &str,
         header: &'static str,
         value: &str,
-    ) -> Result<Option<String>, CloudError> {
+    ) -> Result<Option<String>> {
         self.ask(Method::PUT, path, vec![(header, value.to_owned())]).await
     }
 
-    async fn ask(
-        &self,
-        method: Method,
-        path: &str,
-        headers: Headers,
-    ) -> Result<Option<String>, CloudError> {
+    async fn ask(&self, method: Method, path: &str, headers: Headers) -> Result<Option<String>> {
         let url = format!("{}{path}", self.base);
         let unreachable = |why: String| {
             self.wrong(Fault::Temporary, path, &why).with_fix(format!(

@@ -1,5 +1,4 @@
-//! When a cloud is asked again. All nodes of an account share the provider's rate limit, so each of them asks less
-//! often while they are throttled.
+//! When a cloud is asked again. An account's nodes share a rate limit, so all of them slow down while throttled.
 
 use std::time::{Duration, Instant};
 
@@ -11,6 +10,7 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// Largest number of doublings of the interval between two looks.
 const MAX_DOUBLINGS: u32 = 4;
 
+#[derive(Default)]
 pub(crate) struct Pace {
     /// How often we were throttled, less the rounds that went well since.
     slow: u32,
@@ -19,10 +19,6 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    pub(crate) fn new() -> Self {
-        Self { slow: 0, quiet_until: None, next_look: None }
-    }
-
     pub(crate) fn ended(&mut self, every: Duration, now: Instant, rng: &mut fastrand::Rng) {
         self.slow = self.slow.saturating_sub(1);
         self.quiet_until = None;
@@ -65,7 +61,7 @@ mod tests {
         let wait = |pace: &Pace| pace.next_look.expect("planned") - now;
         let pauses: Vec<Duration> = (0..20)
             .map(|seed| {
-                let mut pace = Pace::new();
+                let mut pace = Pace::default();
                 pace.ended(every, now, &mut fastrand::Rng::with_seed(seed));
                 wait(&pace)
             })
@@ -73,7 +69,7 @@ mod tests {
         assert!(pauses.iter().all(|pause| (45..=75).contains(&pause.as_secs())), "{pauses:?}");
         assert!(pauses.iter().max() > pauses.iter().min(), "nodes do not ask in step");
 
-        let (mut pace, mut rng) = (Pace::new(), fastrand::Rng::with_seed(1));
+        let (mut pace, mut rng) = (Pace::default(), fastrand::Rng::with_seed(1));
         let mut quiet = Vec::new();
         for _ in 0..8 {
             quiet.push(pace.throttled(every, None, now, &mut rng));
@@ -95,7 +91,7 @@ mod tests {
         let (now, every) = (Instant::now(), Duration::from_secs(60));
         let mut rng = fastrand::Rng::with_seed(1);
         let mut told = |seconds| {
-            let mut pace = Pace::new();
+            let mut pace = Pace::default();
             pace.throttled(every, Some(Duration::from_secs(seconds)), now, &mut rng);
             pace.quiet_until(now).map(|until| (until - now).as_secs())
         };

@@ -10,7 +10,7 @@ use flannel_entries::cloud::{Access, CloudInterface, CloudNode, CloudRoute, Tabl
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::CloudError;
+use crate::Result;
 use crate::client::{Client, TableRoute};
 use crate::plan::compare;
 
@@ -43,13 +43,9 @@ impl OwnRoute {
         CloudRoute { access: Arc::new(access), table: Table::Named(table), destination, next_hop }
     }
 
-    fn file(&self, directory: &Path) -> PathBuf {
-        file(directory, self.destination, &self.table)
-    }
-
     pub(crate) fn write(&self, directory: &Path) -> std::io::Result<()> {
         let text = serde_json::to_string(self).map_err(std::io::Error::other)?;
-        let file = self.file(directory);
+        let file = file(directory, self.destination, &self.table);
         // It is the same once a minute, and need not be written.
         if std::fs::read_to_string(&file).is_ok_and(|there| there == text) {
             return Ok(());
@@ -89,9 +85,8 @@ pub fn recorded(directory: &Path) -> Vec<OwnRoute> {
     found
 }
 
-/// Removes such a route, with the credentials of the environment or of the machine. One that somebody else has by now
-/// is a success.
-pub async fn remove_recorded(directory: &Path, own: &OwnRoute) -> Result<(), CloudError> {
+/// Removes such a route, with the credentials of the environment or of the machine, unless somebody else has it.
+pub async fn remove_recorded(directory: &Path, own: &OwnRoute) -> Result<()> {
     let route = own.clone().route();
     let client = Client::new(route.access.clone());
     let view = client.view(&route.table).await?;

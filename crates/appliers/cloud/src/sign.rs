@@ -16,7 +16,6 @@ pub(crate) struct ToSign<'a> {
     pub(crate) body: &'a str,
 }
 
-/// What a signature is good for.
 pub(crate) struct Scope<'a> {
     /// `AWS4` or `TC3`.
     pub(crate) scheme: &'a str,

@@ -1,5 +1,4 @@
-//! XML as EC2 answers with: nested elements, and text. Attributes, comments and declarations mean nothing there and
-//! are skipped.
+//! XML as EC2 answers with: nested elements, and text. Attributes, comments and declarations are skipped.
 
 use quick_xml::Reader;
 use quick_xml::escape::resolve_predefined_entity;
@@ -64,7 +63,6 @@ impl Element {
         self.children.iter().find(|child| child.name == name)
     }
 
-    /// Text of a child, if it has any.
     pub(crate) fn text_of(&self, name: &str) -> Option<&str> {
         self.child(name).map(|child| child.text.trim()).filter(|text| !text.is_empty())
     }

@@ -13,8 +13,7 @@ const MAX_OUTPUT_BYTES: usize = 64 * 1024;
 /// Number of characters of its output in our log.
 pub(crate) const MAX_SHOWN_CHARS: usize = 400;
 
-/// Runs a command to its end. Returns its standard output, without white space around it. The error
-/// is for people.
+/// Runs a command to its end. Returns its output without white space around it. The error is for people.
 pub fn run(command: &Command) -> Result<String, String> {
     let mut program = program(command)?;
     program.envs(command.variables.iter().map(|(name, value)| (name, value)));

@@ -22,7 +22,7 @@ use ipnet::IpNet;
 use tokio::sync::oneshot;
 
 use crate::charon::{self, Record};
-use crate::messages::{connection_message, secret_id, secret_message};
+use crate::messages::{connection_message, secret_message};
 use crate::tunnels::{self, IkeSession, TunnelActions, TunnelHistory};
 use crate::vici::{Message, Vici, ViciError};
 
@@ -87,16 +87,13 @@ struct CharonWork<S> {
     directory: PathBuf,
     networks: Vec<IpNet>,
     wanted: Wanted<S, IpsecEntry>,
-    /// Entries that are no longer wanted, and are to be removed.
     gone: BTreeSet<IpsecKey>,
     /// Nothing is wanted any more: everything of ours is to go.
     remove_everything: bool,
     charon: Option<Vici>,
     /// The process, if it was started by this one: it must be waited for.
     child: Option<Child>,
-    /// When it was started, until it answers.
     starting: Option<Instant>,
-    /// Notifications about packets that find no tunnel.
     acquires: Option<Socket>,
     history: TunnelHistory,
     last_check: Option<Instant>,
@@ -330,7 +327,7 @@ impl<S: Requester> CharonWork<S> {
         let Some(vici) = &mut self.charon else { return Ok(()) };
         while let Some(key) = self.gone.pop_first() {
             if self.wanted.get(&key).is_none() {
-                remove(vici, &key)?;
+                charon::unload(vici, &key)?;
             }
         }
         let keys: Vec<IpsecKey> = if is_new {
@@ -381,14 +378,14 @@ impl<S: Requester> CharonWork<S> {
             let key = IpsecKey::Connection(name.clone());
             if self.wanted.get(&key).is_none() {
                 tracing::info!("the ipsec connection {name} is no longer needed: removed");
-                remove(vici, &key)?;
+                charon::unload(vici, &key)?;
             }
         }
         for owner in &owners {
             let key = IpsecKey::Secret(*owner);
             let foreign = |name: &ConnectionName| !ours(name) && name.remote == *owner;
             if self.wanted.get(&key).is_none() && !loaded.iter().any(foreign) {
-                remove(vici, &key)?;
+                charon::unload(vici, &key)?;
             }
         }
         let sessions = IkeSession::list(vici)?;
@@ -496,12 +493,4 @@ impl<S: Requester> CharonWork<S> {
 
 fn is_within(networks: &[IpNet], name: &ConnectionName) -> bool {
     networks.iter().any(|network| network.contains(&name.local_subnet))
-}
-
-fn remove(vici: &mut Vici, key: &IpsecKey) -> Result<(), ViciError> {
-    match key {
-        IpsecKey::Daemon => Ok(()),
-        IpsecKey::Secret(owner) => charon::unload_secret(vici, &secret_id(owner)),
-        IpsecKey::Connection(name) => charon::unload_connection(vici, &name.to_string()),
-    }
 }

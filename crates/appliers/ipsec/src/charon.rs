@@ -9,15 +9,14 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use flannel_common::{SearchPath, replace_file};
-use flannel_entries::ipsec::ConnectionName;
+use flannel_entries::ipsec::{ConnectionName, IpsecKey};
 use ipnet::IpNet;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use crate::messages::{secret_id, secret_owner};
 use crate::vici::{Message, Vici, ViciError};
 
-/// Socket of charon, unless its own settings say otherwise. The Go flannel relies on it too, so that either finds
-/// what the other has started.
+/// Usual socket of charon. The Go flannel relies on it too, so that either finds what the other has started.
 const SOCKET: &str = "/var/run/charon.vici";
 /// File in which charon records its process id, and checks whether there is another.
 const OTHER_PID_FILE: &str = "/var/run/charon.pid";
@@ -156,14 +155,20 @@ fn remove_stale_pid_file() {
     }
 }
 
-pub(crate) fn unload_connection(vici: &mut Vici, name: &str) -> Result<(), ViciError> {
-    vici.try_command("unload-conn", &Message::default().text("name", name))?;
-    let tunnel = Message::default().text("ike", name).text("force", "yes").text("timeout", "-1");
-    vici.try_command("terminate", &tunnel)
-}
-
-pub(crate) fn unload_secret(vici: &mut Vici, id: &str) -> Result<(), ViciError> {
-    vici.try_command("unload-shared", &Message::default().text("id", id))
+/// Unloads a secret, or a connection with its tunnels.
+pub(crate) fn unload(vici: &mut Vici, key: &IpsecKey) -> Result<(), ViciError> {
+    match key {
+        IpsecKey::Daemon => Ok(()),
+        IpsecKey::Secret(owner) => {
+            vici.try_command("unload-shared", &Message::default().text("id", secret_id(owner)))
+        }
+        IpsecKey::Connection(name) => {
+            let name = name.to_string();
+            vici.try_command("unload-conn", &Message::default().text("name", name.as_str()))?;
+            let tunnel = Message::default().text("ike", name).text("force", "yes");
+            vici.try_command("terminate", &tunnel.text("timeout", "-1"))
+        }
+    }
 }
 
 pub(crate) fn connections(vici: &mut Vici) -> Result<Vec<ConnectionName>, ViciError> {
@@ -177,8 +182,7 @@ pub(crate) fn secrets(vici: &mut Vici) -> Result<Vec<std::net::IpAddr>, ViciErro
     Ok(answer.get_list("keys").iter().filter_map(|id| secret_owner(id)).collect())
 }
 
-/// Describes what is left of flannel in charon. `directory` is where flanneld keeps what lives as long as the machine
-/// is up.
+/// Describes what is left of flannel in charon. `directory` is where flanneld keeps the record of it.
 pub fn find_leftovers(directory: &Path) -> Vec<String> {
     if let Some(record) = Record::read(directory) {
         return vec![format!("charon (process {})", record.pid.as_raw_nonzero())];
@@ -210,13 +214,13 @@ pub(crate) fn unload_all(
     ours: impl Fn(&ConnectionName) -> bool,
 ) -> Result<(), ViciError> {
     let (ours, others): (Vec<_>, Vec<_>) = connections(&mut vici)?.into_iter().partition(ours);
-    for name in &ours {
-        unload_connection(&mut vici, &name.to_string())?;
+    for name in ours {
+        unload(&mut vici, &IpsecKey::Connection(name))?;
     }
     for owner in secrets(&mut vici)? {
         let is_at = |name: &ConnectionName| [name.local, name.remote].contains(&owner);
         if !others.iter().any(is_at) {
-            unload_secret(&mut vici, &secret_id(&owner))?;
+            unload(&mut vici, &IpsecKey::Secret(owner))?;
         }
     }
     Ok(())

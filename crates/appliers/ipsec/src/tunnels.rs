@@ -1,5 +1,4 @@
-//! Tunnels as charon knows them and as the kernel has them: which are missing, which are useless, which nobody knows
-//! any more. Pure except for reading them.
+//! Tunnels as charon and the kernel have them: which are missing, useless, or unknown. Pure except for reading them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -141,8 +140,7 @@ impl TunnelHistory {
         }
         self.requests.retain(|name, then| wanted.contains(name) && now < *then + REQUEST_INTERVAL);
 
-        // A tunnel that charon does not know is used until there is a newer one; where none is wanted, nobody uses
-        // it.
+        // A tunnel that charon does not know is used until there is a newer one, if one is wanted at all.
         let pairs: BTreeSet<(IpAddr, IpAddr)> =
             wanted.iter().flat_map(|it| [(it.local, it.remote), (it.remote, it.local)]).collect();
         let unknown: Vec<State> = states

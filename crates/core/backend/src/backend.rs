@@ -69,7 +69,6 @@ impl PeerProblem {
         "unreachable",
     ];
 
-    /// Kind of the problem, for counting.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::OtherBackend { .. } => "other-backend",
@@ -128,8 +127,7 @@ pub trait Backend: Send + Sync {
     /// Name of the backend in `Backend.Type` of the network config.
     fn kind(&self) -> &'static str;
 
-    /// Type in the leases of this backend, which is the name for every backend of the Go flannel but alloc. Peers of
-    /// another type cannot be used.
+    /// Type in its leases: the name, but for alloc, as with the Go flannel. Peers of another type cannot be used.
     fn lease_type(&self) -> &'static str {
         self.kind()
     }
@@ -186,7 +184,6 @@ pub trait Backend: Send + Sync {
         self.outer_mtu(node).saturating_sub(self.mtu(node))
     }
 
-    /// Explains the MTU that pods may use.
     fn mtu_why(&self, node: &Node) -> String {
         let (outer, underlay) = (self.outer_mtu(node), &node.underlay);
         let found = match outer < underlay.mtu {
@@ -208,20 +205,17 @@ pub trait Backend: Send + Sync {
         node.attrs(self.lease_type())
     }
 
-    /// Identities at the link that a lease announces, besides its address. Of two nodes with the same one, peers can
-    /// send to only one.
+    /// Identities at the link that a lease announces. Of two nodes with the same one, peers can send to only one.
     fn link_identities(&self, _announced: &LeaseAttrs) -> Vec<LinkIdentity> {
         Vec::new()
     }
 
-    /// Whether `identity` follows from the lease's own public address, so that no lease with another address can have
-    /// it so.
+    /// Whether `identity` follows from the lease's own public address, so that it is no other lease's.
     fn is_derived(&self, _identity: &LinkIdentity, _announced: &LeaseAttrs) -> bool {
         false
     }
 
-    /// Whether a lease with this node's public address is an earlier one of this node. Nodes behind one NAT have one
-    /// address.
+    /// Whether a lease with this node's public address is its own: nodes behind one NAT have one address.
     fn is_own(&self, _node: &Node, _lease: &Lease) -> bool {
         true
     }

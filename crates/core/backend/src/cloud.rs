@@ -89,7 +89,6 @@ impl CloudBackend {
         Some((cloud, cloud.interface_with(&node.underlay.addresses())?))
     }
 
-    /// Name of this node in the provider's routes.
     fn next_hop(
         &self,
         node: &Node,
@@ -145,15 +144,13 @@ impl Backend for CloudBackend {
     }
 
     fn privileges(&self) -> Vec<Privilege> {
-        let foreign = |option, url: &Option<String>, is_own: bool| {
-            Some(Privilege::Endpoint { option, url: url.clone()? }).filter(|_| !is_own)
+        let foreign = |option, url: &Option<String>, is_own: fn(Provider, &str) -> bool| {
+            let url = url.clone().filter(|url| !is_own(self.provider, url))?;
+            Some(Privilege::Endpoint { option, url })
         };
-        let api = self.endpoint.as_deref().is_some_and(|url| self.provider.is_own_api(url));
-        let metadata =
-            self.metadata.as_deref().is_some_and(|url| self.provider.is_own_metadata(url));
-        let all =
-            [foreign(ENDPOINT, &self.endpoint, api), foreign(METADATA, &self.metadata, metadata)];
-        all.into_iter().flatten().collect()
+        let api = foreign(ENDPOINT, &self.endpoint, Provider::is_own_api);
+        let metadata = foreign(METADATA, &self.metadata, Provider::is_own_metadata);
+        api.into_iter().chain(metadata).collect()
     }
 
     fn needs(&self) -> Vec<Need> {

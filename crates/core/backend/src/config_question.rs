@@ -7,7 +7,6 @@ pub const CONFIG_QUESTION: &str = "config-check";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ConfigQuestion {
-    /// The config, as it is to be written.
     pub config: String,
 }
 
@@ -18,7 +17,6 @@ pub enum ConfigAnswer {
     Trying,
     /// The node can use the config, as far as that can be tried without harm.
     Usable,
-    /// The node could not use the config, for this reason.
     Unusable(String),
 }
 

@@ -1,5 +1,4 @@
-//! Duplicates: leases of several nodes that others take for one, with one public address, one MAC or key, or one
-//! machine id.
+//! Duplicates: leases of several nodes with one public address, MAC, key or machine id, which others take for one.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

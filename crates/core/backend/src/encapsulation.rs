@@ -78,7 +78,6 @@ impl Encapsulation {
         }
     }
 
-    /// Unencrypted UDP to one port, with the devices of each family.
     pub(crate) fn in_udp(
         port: u16,
         stack: Stack,
@@ -110,7 +109,6 @@ impl Encapsulation {
         family.choose(self.tunnel()?.paths.each_ref()).as_ref()
     }
 
-    /// Device for packets of a family, among those of a node.
     pub fn device<'a>(&self, devices: &'a [String], family: Family) -> Option<&'a str> {
         let usual = self.path(family).into_iter().flat_map(|path| &path.devices);
         let mut found = usual.filter_map(|name| devices.iter().find(|it| *it == name.as_str()));
@@ -126,7 +124,6 @@ impl Encapsulation {
         packets
     }
 
-    /// UDP port of the tunnel between two addresses of a family.
     pub fn udp_port(&self, family: Family) -> Option<u16> {
         self.outer_between(family).into_iter().find_map(|packets| match packets {
             OuterPackets::Udp(port) => Some(port),
@@ -144,7 +141,6 @@ impl Encapsulation {
 }
 
 impl OuterPackets {
-    /// Protocol number, and port where there is one.
     pub fn on_the_wire(self) -> (u8, Option<u16>) {
         match self {
             Self::Udp(port) => (UDP, Some(port)),

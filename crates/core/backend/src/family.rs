@@ -5,7 +5,7 @@ use std::net::IpAddr;
 pub(crate) use flannel_common::Family;
 use flannel_common::IfName;
 use flannel_entries::kernel::{Address, Entry, IPV6_DEFAULT_METRIC, Link, LinkKind, Route};
-use flannel_lease::{Lease, UnusableAddress, check_public_address};
+use flannel_lease::{Lease, NetworkConfig, UnusableAddress, check_public_address};
 use ipnet::IpNet;
 
 use crate::{BackendError, Node, PeerProblem, Wishes};
@@ -87,8 +87,7 @@ impl Node {
         }
     }
 
-    /// Metric of the route to a subnet. It follows from the config and the subnet alone, because a metric is part of
-    /// a route's identity.
+    /// Metric of the route to a subnet: of config and subnet alone, because it is part of a route's identity.
     pub(crate) fn metric(&self, subnet: IpNet) -> u32 {
         match (subnet, &self.network.v4) {
             (IpNet::V6(_), _) => IPV6_DEFAULT_METRIC,
@@ -141,10 +140,12 @@ impl Node {
 
 /// Refuses a `Backend.MTU` that leaves pods less than their family can work with, beside what the tunnel adds.
 pub(crate) fn check_configured_mtu(
-    family: Family,
+    network: &NetworkConfig,
     mtu: Option<u32>,
-    overhead: u32,
+    overhead: [u32; 2],
 ) -> Result<(), BackendError> {
+    let family = if network.v6.is_some() { Family::V6 } else { Family::V4 };
+    let overhead = family.choose(overhead);
     let least = family.choose(MIN_MTU);
     match mtu {
         Some(mtu) if mtu < least + overhead => Err(BackendError::Unfit(format!(
@@ -157,14 +158,10 @@ pub(crate) fn check_configured_mtu(
     }
 }
 
-/// First address of a subnet: the tunnel end-point of its owner.
-pub(crate) fn host(net: IpNet) -> IpNet {
-    IpNet::from(net.network())
-}
-
 /// This node's address among its pods, on the device by which they are sent to others.
 pub(crate) fn host_address(link: IfName, subnet: IpNet) -> Vec<Entry> {
-    let address = Entry::Address(Address { link, addr: host(subnet) });
+    // The first of the subnet: the tunnel end-point of its owner.
+    let address = Entry::Address(Address { link, addr: IpNet::from(subnet.network()) });
     match subnet {
         IpNet::V4(_) => vec![address],
         // Without it the device can have no address.

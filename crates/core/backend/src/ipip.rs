@@ -29,12 +29,8 @@ impl IpipBackend {
         Ok(Self { devices: [v4?, v6?], direct_routing: config.bool("DirectRouting", false)? })
     }
 
-    fn device(&self, family: Family) -> IfName {
-        family.choose(self.devices)
-    }
-
     fn base_of(&self, family: Family, node: &Node, own: &Lease) -> Option<Vec<Entry>> {
-        let link = self.device(family);
+        let link = family.choose(self.devices);
         let subnet = own.subnet.net(family)?;
         let local = node.underlay.v4.or(node.underlay.public_v4)?;
         let kind = LinkKind::IpTunnel(IpTunnel { kind: family.choose(KINDS), local });
@@ -78,7 +74,7 @@ impl Backend for IpipBackend {
         };
         let path = |family: Family| {
             let outer = OuterPackets::Ipv4Protocol(family.choose([4, 41]));
-            let devices = vec![self.device(family)];
+            let devices = vec![family.choose(self.devices)];
             TunnelPath { devices, outer, outer_family: Some(Family::V4) }
         };
         let paths = stack.each(path);
@@ -103,9 +99,9 @@ impl Backend for IpipBackend {
             let (via, link) = match (family, public) {
                 // As IPv6 writes it: `::192.0.2.1`.
                 (Family::V6, std::net::IpAddr::V4(public)) => {
-                    (public.to_ipv6_compatible().into(), self.device(family))
+                    (public.to_ipv6_compatible().into(), family.choose(self.devices))
                 }
-                _ => (public, direct.unwrap_or(self.device(Family::V4))),
+                _ => (public, direct.unwrap_or(Family::V4.choose(self.devices))),
             };
             Some(node.route(dst, Some(via), link, true))
         };
@@ -113,7 +109,7 @@ impl Backend for IpipBackend {
     }
 
     fn devices(&self, node: &Node) -> Vec<IfName> {
-        node.families().map(|family| self.device(family)).collect()
+        node.families().map(|family| family.choose(self.devices)).collect()
     }
 
     fn legacy_routes(&self, node: &Node) -> Vec<LegacyRoutes> {

@@ -17,7 +17,6 @@ use crate::family::{Family, device, host_address};
 use crate::{Backend, BackendError, Need, Node, PeerProblem, Stack, Wishes};
 
 pub(crate) const KIND: &str = "ipsec";
-/// IP protocol number of ESP.
 const ESP: u8 = 50;
 /// Shortest secret, as for the Go flannel. Shorter ones are guessed.
 const MIN_PSK_BYTES: usize = 96;
@@ -25,8 +24,7 @@ const MIN_PSK_BYTES: usize = 96;
 const MAX_PSK_BYTES: usize = 8192;
 const DEFAULT_PROPOSAL: &str = "aes128gcm16-sha256-prfsha256-ecp256";
 
-/// Bytes of the outer IPv4 header, of ESP's own, and the most that any cipher adds: an initial vector, padding, and a
-/// checksum.
+/// Bytes of the outer IPv4 header, of ESP's own, and the most of any cipher's vector, padding and checksum.
 const OVERHEAD: u32 = 77;
 /// Bytes of a UDP header around it.
 const ENCAP_OVERHEAD: u32 = 8;
@@ -38,7 +36,6 @@ pub(crate) struct IpsecBackend {
     udp_encap: bool,
 }
 
-/// Place of the shared secret.
 enum Psk {
     /// In the network config, where everybody who may read the config can read it.
     InConfig(Secret),

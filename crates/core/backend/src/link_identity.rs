@@ -54,8 +54,7 @@ impl LinkIdentity {
     /// Text in files, which [`FromStr`] reads.
     pub fn to_key(&self) -> String {
         match self {
-            Self::VtepMac(Family::V4, mac) => format!("{}/{mac}", VTEP_MAC[0]),
-            Self::VtepMac(Family::V6, mac) => format!("{}/{mac}", VTEP_MAC[1]),
+            Self::VtepMac(family, mac) => format!("{}/{mac}", family.choose(VTEP_MAC)),
             Self::WireguardKey(key) => format!("{WIREGUARD_KEY}/{key}"),
         }
     }
@@ -66,13 +65,13 @@ impl FromStr for LinkIdentity {
 
     fn from_str(text: &str) -> Result<Self, InvalidLinkIdentity> {
         let (kind, value) = text.split_once('/').ok_or(InvalidLinkIdentity)?;
-        let mac = || value.parse().map_err(|_| InvalidLinkIdentity);
-        match kind {
-            _ if kind == VTEP_MAC[0] => Ok(Self::VtepMac(Family::V4, mac()?)),
-            _ if kind == VTEP_MAC[1] => Ok(Self::VtepMac(Family::V6, mac()?)),
-            WIREGUARD_KEY => value.parse().map(Self::WireguardKey).map_err(|_| InvalidLinkIdentity),
-            _ => Err(InvalidLinkIdentity),
-        }
+        let vtep = Family::BOTH.into_iter().find(|family| family.choose(VTEP_MAC) == kind);
+        let identity = match vtep {
+            Some(family) => value.parse().ok().map(|mac| Self::VtepMac(family, mac)),
+            None if kind == WIREGUARD_KEY => value.parse().ok().map(Self::WireguardKey),
+            None => None,
+        };
+        identity.ok_or(InvalidLinkIdentity)
     }
 }
 

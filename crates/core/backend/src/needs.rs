@@ -21,7 +21,6 @@ pub enum Need {
     SecretFile(PathBuf),
 }
 
-/// Who speaks WireGuard on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireguardBy {
     Kernel,

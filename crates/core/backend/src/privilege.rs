@@ -6,17 +6,22 @@ use std::sync::{Arc, OnceLock};
 
 use flannel_entries::commands::Form;
 
-/// Flag of the daemon that grants all privileges.
 const SWITCH: &str = "--allow-commands";
 const SHOWN_CHARS: usize = 100;
 
 /// A privilege that a config asks for, and that a node may withhold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Privilege {
-    /// A command that runs as root.
-    Command { option: &'static str, line: String, form: Form },
+    Command {
+        option: &'static str,
+        line: String,
+        form: Form,
+    },
     /// A URL that gets this node's cloud credentials, or decides which to use, and is not the provider's own.
-    Endpoint { option: &'static str, url: String },
+    Endpoint {
+        option: &'static str,
+        url: String,
+    },
 }
 
 impl fmt::Display for Privilege {
@@ -50,7 +55,6 @@ pub enum ConfigOrigin {
 /// Policy of a node for the configs of one network. Clones share what the daemon started with.
 #[derive(Clone, Debug)]
 pub struct PrivilegePolicy {
-    /// Whether the node grants everything.
     allow_all: bool,
     origin: ConfigOrigin,
     /// Privileges of the first config; empty until there is one.

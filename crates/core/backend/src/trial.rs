@@ -141,7 +141,6 @@ impl DeviceParts {
     }
 }
 
-/// A UDP port that the backend in use receives on.
 struct HeldPort {
     port: u16,
     /// The VNI of the vxlan device that holds it, and whether it uses group policies.

@@ -39,10 +39,6 @@ impl UdpBackend {
         Ok(Self { port, device })
     }
 
-    fn endpoint(&self, address: IpAddr) -> SocketAddr {
-        SocketAddr::new(address, self.port)
-    }
-
     fn kernel(&self, node: &Node, own: &Lease) -> Vec<Entry> {
         let link = self.device;
         let mut entries = vec![
@@ -69,7 +65,7 @@ impl UdpBackend {
         let families = node.families().filter_map(|family| source(family, node));
         TunnelDevice {
             device: self.device.to_string(),
-            bind: families.map(|source| self.endpoint(source)).collect(),
+            bind: families.map(|source| SocketAddr::new(source, self.port)).collect(),
             own: OwnAddresses {
                 v4: own.subnet.v4().map(|net| net.network()),
                 v6: own.subnet.v6().map(|net| net.network()),
@@ -90,7 +86,6 @@ fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
-/// Families of the network that this node cannot carry.
 fn uncarried(node: &Node) -> impl Iterator<Item = Family> {
     node.families().filter(|family| source(*family, node).is_none())
 }
@@ -158,7 +153,7 @@ impl Backend for UdpBackend {
                 return Err(PeerProblem::NoAddress(family));
             }
             let device = DeviceName::from(self.device.as_str());
-            let endpoint = self.endpoint(public);
+            let endpoint = SocketAddr::new(public, self.port);
             // The network's route leads there as well. This one names the peer, so that a route which takes its
             // packets elsewhere is noticed as with every backend.
             let route = node.route(subnet, None, self.device, false);

@@ -81,8 +81,7 @@ impl Underlay {
         family.choose([self.public_v4.map(IpAddr::V4), self.public_v6.map(IpAddr::V6)])
     }
 
-    /// Address that packets to peers leave from. Behind a NAT it is not the announced one: the kernel sends nothing
-    /// from an address it does not have.
+    /// Address that packets to peers leave from: behind a NAT not the announced one, which the kernel does not have.
     pub(crate) fn source(&self, family: Family) -> Option<IpAddr> {
         let own = family.choose([self.v4.map(IpAddr::V4), self.v6.map(IpAddr::V6)]);
         own.or(self.announced(family))

@@ -29,8 +29,7 @@ const FIRST_WITH_RIGHT_CHECKSUMS: KernelVersion = KernelVersion { major: 5, mino
 pub(crate) const KERNEL_DEFAULT_PORT: u16 = 8472;
 /// Bytes that a tunnel over IPv4 adds, and one over IPv6.
 const OVERHEAD: [u32; 2] = [50, 70];
-/// Number of MACs that belong to a VTEP by the address of its node: when others have announced some of them, one is
-/// left.
+/// Number of MACs that belong to a VTEP by its node's address: when others have announced some, one is left.
 const DERIVED_MACS: u32 = 4;
 /// Rounds of hashing: an attacker who may choose among 2^64 IPv6 addresses tries some 2^46 of them to get a MAC that is given.
 const HASH_ROUNDS: u32 = 1_000;
@@ -103,8 +102,7 @@ impl VxlanBackend {
         self.outer_mtu(node).saturating_sub(outer.choose(OVERHEAD))
     }
 
-    /// MAC of this node's VTEP: the announced one, else that of the device, else the one derived from its address;
-    /// another one if that is taken.
+    /// MAC of this node's VTEP: the announced one, else the device's, else one derived from its address; not taken.
     fn mac(&self, family: Family, node: &Node, memory: &NodeMemory<'_>) -> Mac {
         let device = self.device(family);
         let address = node.underlay.announced(family);
@@ -116,8 +114,7 @@ impl VxlanBackend {
         let is_free = |mac: &Mac| {
             mac.is_unicast() && !memory.taken.contains(&LinkIdentity::VtepMac(family, *mac))
         };
-        // A MAC that belongs to an address is not taken along to another one: the next node at that address has a
-        // claim to it.
+        // A MAC that belongs to an address is not taken along: the next node at that address has a claim to it.
         let moved = memory.announced.zip(announced).is_some_and(|(attrs, mac)| {
             let before = attrs.public_address(family);
             before.is_some() && before != address && self.has_derived(mac, before)
@@ -226,8 +223,7 @@ impl Backend for VxlanBackend {
         if network.v6.is_some() && self.devices.v6.is_none() {
             return Err(self.name_too_long());
         }
-        let family = if network.v6.is_some() { Family::V6 } else { Family::V4 };
-        check_configured_mtu(family, self.mtu, family.choose(OVERHEAD))
+        check_configured_mtu(network, self.mtu, OVERHEAD)
     }
 
     fn check(&self, node: &Node) -> Result<(), BackendError> {

@@ -27,8 +27,7 @@ use crate::{
 /// Bytes of the outer IP and UDP headers, and WireGuard's own 32 bytes.
 const OVERHEAD: [u32; 2] = [60, 80];
 
-/// Metric behind every other route, of the route that drops pods' packets while the device does not exist, lest they
-/// leave unencrypted.
+/// Last metric, of the route that drops pods' packets without the device, lest they leave unencrypted.
 const GUARD_METRIC: u32 = u32::MAX - 1;
 
 pub(crate) struct WireguardBackend {
@@ -239,16 +238,17 @@ impl WireguardBackend {
     fn tunnel(&self, family: Family, node: &Node, own: &Lease) -> Option<TunnelEntry> {
         let link = self.device(family);
         let carried = |family: Family| self.device(family) == link;
-        let (v4, v6) = (node.underlay.public_v4.is_some(), node.underlay.public_v6.is_some());
-        // It listens on every address, like the kernel's.
-        let any: [(bool, IpAddr); 2] =
-            [(v4, Ipv4Addr::UNSPECIFIED.into()), (v6, Ipv6Addr::UNSPECIFIED.into())];
-        // Without a family of its own it reaches peers that lack an address of one in the other.
-        let over = |ip: &IpAddr| self.mode.outer().is_none_or(|outer| outer == Family::of(*ip));
-        let any = any.into_iter().filter(|(has, ip)| *has && over(ip));
+        // It listens on every address, like the kernel's; unless the mode says one family, on both, for peers that lack
+        // an address of this one are reached in the other.
+        let any: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+        let listens = |over: &Family| {
+            let is_announced = node.underlay.announced(*over).is_some();
+            is_announced && self.mode.outer().is_none_or(|outer| outer == *over)
+        };
+        let bind = Family::BOTH.into_iter().filter(listens).map(|over| over.choose(any));
         Some(TunnelEntry::Device(Box::new(TunnelDevice {
             device: link.to_string(),
-            bind: any.map(|(_, ip)| SocketAddr::new(ip, self.port(family))).collect(),
+            bind: bind.map(|ip| SocketAddr::new(ip, self.port(family))).collect(),
             own: OwnAddresses {
                 v4: own.subnet.v4().filter(|_| carried(Family::V4)).map(|net| net.network()),
                 v6: own.subnet.v6().filter(|_| carried(Family::V6)).map(|net| net.network()),
@@ -281,7 +281,6 @@ impl WireguardBackend {
         Some(entries)
     }
 
-    /// Smallest MTU of the families that share a device.
     fn smallest_mtu_on(&self, link: IfName, node: &Node) -> u32 {
         let on_it = node.families().filter(|family| self.device(*family) == link);
         on_it.map(|family| self.device_mtu(family, node)).min().unwrap_or_default()
@@ -306,8 +305,7 @@ impl Backend for WireguardBackend {
                 self.ports[0]
             )));
         }
-        let family = if v6 { Family::V6 } else { Family::V4 };
-        check_configured_mtu(family, self.mtu, family.choose(OVERHEAD))
+        check_configured_mtu(network, self.mtu, OVERHEAD)
     }
 
     fn needs(&self) -> Vec<Need> {
@@ -442,7 +440,6 @@ fn is_public(ip: Ipv4Addr) -> bool {
     !ip.is_private()
 }
 
-/// Whether an address is in fc00::/7.
 fn is_local(ip: Ipv6Addr) -> bool {
     ip.octets()[0] & 0xfe == 0xfc
 }

@@ -48,7 +48,6 @@ impl Wishes {
         *self == Self::default()
     }
 
-    /// All entries as they describe themselves.
     pub fn descriptions(&self) -> impl Iterator<Item = String> + '_ {
         let Self { kernel, commands, tunnel, cloud, ipsec } = self;
         let kernel = kernel.iter().map(KeyedEntry::describe);
@@ -80,8 +79,7 @@ pub struct DesiredState {
 }
 
 impl DesiredState {
-    /// With room for so many in the kernel's list, which is the one that grows with the peers of most
-    /// backends.
+    /// With room for so many in the kernel's list, which grows with the peers of most backends.
     pub fn with_capacity(requesters: usize) -> Self {
         Self { kernel: Vec::with_capacity(requesters), ..Self::default() }
     }

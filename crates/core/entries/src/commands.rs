@@ -1,13 +1,11 @@
 //! Entries of the extension backend: an operator's command that has been run, and the command that undoes it.
 
 use std::convert::Infallible;
-use std::fmt;
 use std::time::Duration;
 
 use flannel_common::Secret;
 use flannel_wanted::{Importance, KeyedEntry};
 
-/// A command with its variables, its input and its time limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
     /// Name of the command in the network config.
@@ -55,15 +53,6 @@ impl Hook {
     }
 }
 
-impl fmt::Display for HookKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Network => f.write_str("the network"),
-            Self::Peer(subnet) => write!(f, "peer {subnet}"),
-        }
-    }
-}
-
 impl KeyedEntry for Hook {
     type Key = HookKey;
     /// What commands need is not known.
@@ -74,9 +63,10 @@ impl KeyedEntry for Hook {
     }
 
     fn describe(&self) -> String {
-        match &self.run {
-            Some(command) => Self::call(&self.key, command),
-            None => self.key.to_string(),
+        match (&self.run, &self.key) {
+            (Some(command), key) => Self::call(key, command),
+            (None, HookKey::Network) => "the network".to_owned(),
+            (None, HookKey::Peer(subnet)) => format!("peer {subnet}"),
         }
     }
 

@@ -4,7 +4,6 @@ use flannel_common::IfName;
 
 use crate::kernel::IpTunnelKind;
 
-/// Longest name of a device, by the kernel.
 const LONGEST_NAME: usize = 15;
 
 /// Prefixes of the names of vxlan devices, for IPv4 and for IPv6; the VNI follows.
@@ -45,8 +44,7 @@ pub fn is_trial_name(name: &str) -> bool {
     name.strip_prefix(TRIAL_DEVICES).is_some_and(|name| name.starts_with(TUN_DEVICES))
 }
 
-/// Whether a name is that of a TUN device of flannel. Where the kernel has no WireGuard, its devices are TUN devices,
-/// too.
+/// Whether a name is that of a TUN device of flannel, as WireGuard's are where the kernel has none.
 pub fn is_tun_name(name: &str) -> bool {
     is_numbered(name, &[TUN_DEVICES]) || WIREGUARD_DEVICES.contains(&name)
 }

@@ -12,8 +12,7 @@ use ipnet::IpNet;
 pub struct Facts {
     /// Interfaces by index, as `ip link` lists them.
     pub interfaces: Vec<Interface>,
-    /// Default routes of the main table, each next hop of a multipath route on its own, best metric first within a
-    /// family.
+    /// Default routes of the main table, each next hop on its own, best metric first within a family.
     pub default_routes: Vec<DefaultRoute>,
     /// Counts changes of routes that are not ours: a path looked up before may have changed.
     pub routing_version: u64,

@@ -93,7 +93,6 @@ pub struct NodeRules {
     pub mode: Mode,
 }
 
-/// What differs between the families.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FamilyRules {
     /// The whole flannel network.
@@ -189,15 +188,6 @@ impl fmt::Display for Purpose {
             Self::Forward => "forward",
             Self::GuardInput => "tunnel guard input",
             Self::GuardForward => "tunnel guard forward",
-        })
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Nftables => "nftables",
-            Self::Iptables => "iptables",
         })
     }
 }

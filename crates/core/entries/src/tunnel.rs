@@ -82,7 +82,6 @@ impl KeyedEntry for TunnelEntry {
     }
 }
 
-/// A TUN device and the sockets that its packets travel through.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TunnelDevice {
     /// Name of the TUN device, which is made if it does not exist and stays when the datapath goes.
@@ -121,7 +120,6 @@ pub struct OwnAddresses {
     pub v6: Option<Ipv6Addr>,
 }
 
-/// A peer: its subnet, and where packets for it are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Peer {
     pub subnet: IpNet,

@@ -1,6 +1,5 @@
-//! Access to the API server: as a pod, or by a kubeconfig. What can change under a running daemon -
-//! the kubeconfig, certificates, the token - is read again for every connection, the token for every
-//! request.
+//! Access to the API server: as a pod, or by a kubeconfig. What can change under a running daemon (the kubeconfig,
+//! certificates) is read again for every connection, and the token for every request.
 
 use std::path::{Path, PathBuf};
 
@@ -8,10 +7,8 @@ use flannel_https::{Advice, Credentials, FileOrPem, Proxies, Server, Target, Tru
 
 use crate::kubeconfig::Kubeconfig;
 
-/// Directory of a pod's service account.
 pub const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// Where to look for the access.
 #[derive(Clone, Debug)]
 pub enum Access {
     Pod { host: String, port: u16, account: PathBuf },
@@ -57,7 +54,6 @@ impl Access {
         }
     }
 
-    /// Present target.
     pub(crate) fn target(&self) -> Result<Target, String> {
         let target = match self {
             Self::Pod { host, port, account } => Target {

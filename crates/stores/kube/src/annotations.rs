@@ -1,7 +1,5 @@
 //! The annotations by which the flannels of a cluster know each other, and how their names are made.
 
-use std::fmt;
-
 /// Prefix of every name: a domain and a slash, and perhaps a word that ends in `-`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnnotationPrefix(String);
@@ -16,7 +14,6 @@ pub struct PrefixError {
     problem: &'static str,
 }
 
-/// One of the annotations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
     /// `true` marks a node of flannel.
@@ -36,7 +33,6 @@ pub enum Key {
     ProbePort,
     /// Request of an operator to the node, while it stands.
     Request,
-    /// Answer of the node to it.
     Answer,
 }
 
@@ -107,12 +103,6 @@ impl AnnotationPrefix {
     pub fn key(&self, name: &str) -> Option<Key> {
         let suffix = name.strip_prefix(&self.0)?;
         Key::all().find(|key| key.suffix() == suffix)
-    }
-}
-
-impl fmt::Display for AnnotationPrefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

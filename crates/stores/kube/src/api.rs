@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::access::Access;
 use crate::annotations::AnnotationPrefix;
-use crate::client::{Action, ApiError, CORE, Client, Collection, Patch};
+use crate::client::{Action, ApiError, CORE, Client, Collection};
 use crate::message::Resource as _;
 use crate::node::{NodeResource, NodeView};
 use crate::token_review::TokenReview;
@@ -50,45 +50,23 @@ fn fix(action: Action) -> &'static str {
 impl ApiError {
     /// The error as one of a store. `named` is the object, for people.
     pub fn into_store_error(self, named: &str) -> StoreError {
-        match self {
-            Self::NoAnswer { action, endpoint, reason } => {
-                StoreError::Unavailable { attempted: attempted(action, named), endpoint, reason }
-            }
-            Self::Refused { action, endpoint, credentials, status, .. } => {
-                let (code, attempted) = (status.code, attempted(action, named));
+        let Self { action, endpoint, code, reason, .. } = self;
+        let space = if named.is_empty() { "" } else { " " };
+        let attempted = format!("{action}{space}{named}");
+        match code {
+            None | Some(401) => StoreError::Unavailable { attempted, endpoint, reason },
+            Some(403) => StoreError::Denied { attempted, endpoint, reason, fix: fix(action) },
+            Some(code) => {
+                let reason = format!("{code} {reason}");
                 match code {
-                    401 => {
-                        let reason = format!(
-                            "the API server does not know us by {credentials} ({}); has it expired, or was the \
-                             service account deleted?",
-                            status.message
-                        );
-                        StoreError::Unavailable { attempted, endpoint, reason }
-                    }
-                    403 => {
-                        let reason = status.message;
-                        StoreError::Denied { attempted, endpoint, reason, fix: fix(action) }
-                    }
-                    429 | 500.. => {
-                        let reason = format!("{code} {}", status.message);
-                        StoreError::Unavailable { attempted, endpoint, reason }
-                    }
-                    _ => {
-                        let reason = format!("{code} {}", status.message);
-                        StoreError::Refused { attempted, endpoint, reason }
-                    }
+                    429 | 500.. => StoreError::Unavailable { attempted, endpoint, reason },
+                    _ => StoreError::Refused { attempted, endpoint, reason },
                 }
             }
         }
     }
 }
 
-fn attempted(action: Action, named: &str) -> String {
-    let named = if named.is_empty() { String::new() } else { format!(" {named}") };
-    format!("{action}{named}")
-}
-
-/// The API server, as flannel uses it.
 #[derive(Debug)]
 pub struct Api {
     pub client: Arc<Client>,
@@ -106,9 +84,13 @@ impl Api {
         self.client.get(&self.nodes, name, |node| node.into_owned()).await
     }
 
-    /// Changes annotations or conditions of a Node.
-    pub async fn patch_status(&self, name: &str, patch: Patch<'_>) -> Result<(), ApiError> {
-        self.client.patch(&self.nodes.collection().part("nodes/status"), name, patch).await
+    pub(crate) async fn patch_status(
+        &self,
+        name: &str,
+        kind: &'static str,
+        patch: &str,
+    ) -> Result<(), ApiError> {
+        self.client.patch(&self.nodes.collection().part("nodes/status"), name, kind, patch).await
     }
 
     /// Reviews a token that was made for this audience.
@@ -119,9 +101,8 @@ impl Api {
             "spec": { "token": token, "audiences": [audience] },
         });
         let reviews = Collection::of_cluster("/apis/authentication.k8s.io/v1", "tokenreviews");
-        let review = self.client.review(&reviews, &question.to_string()).await?;
-        TokenReview::read(&review, audience)
-            .ok_or_else(|| self.client.malformed_review(&reviews, "it is not a TokenReview"))
+        let read = |review: &[u8]| TokenReview::read(review, audience);
+        self.client.review(&reviews, &question.to_string(), read).await
     }
 
     /// The name of the node that a pod runs on; `None` when there is no such pod, or it runs nowhere yet.

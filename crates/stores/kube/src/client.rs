@@ -4,13 +4,24 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
-use flannel_https::{StreamError, Upgraded, escape};
-use http::{Method, StatusCode};
+use flannel_https::{Limits, StreamError, Upgraded, escape, websocket};
+use http::header::{ACCEPT as ACCEPT_HEADER, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use tokio::sync::watch;
 
 use crate::access::Access;
-use crate::http::{ApiAnswer, ApiRequest, Client as Http, Stream};
-use crate::message::{ACCEPT, ACCEPT_STREAM, Encoding, Event, JSON, Malformed, Resource, Status};
+use crate::message::{
+    ACCEPT, ACCEPT_STREAM, Encoding, Event, EventKind, JSON, Malformed, Resource, Status,
+};
 
+/// Time for a request, which a server that is starting or busy may need.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+const LIMITS: Limits = Limits {
+    connect: Duration::from_secs(5),
+    answer: REQUEST_TIMEOUT,
+    body: REQUEST_TIMEOUT,
+    largest: 64 << 20,
+};
 /// Objects per page where they are not streamed: some 2 MB of Nodes.
 const PAGE_SIZE: usize = 250;
 /// Longest silence of a watch: the server sends something at least once a minute.
@@ -19,8 +30,10 @@ const WATCH_SILENCE: Duration = Duration::from_secs(150);
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// Protocol of a forwarded port: bytes, each message with the number of its channel.
 const PORT_PROTOCOL: &str = "v4.channel.k8s.io";
-/// The core API group.
 pub const CORE: &str = "/api/v1";
+/// Kinds of a patch; the strategic one merges lists by the keys of their items.
+pub(crate) const MERGE: &str = "application/merge-patch+json";
+pub(crate) const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
 /// Something that a role in Kubernetes allows or does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,51 +49,27 @@ impl fmt::Display for Action {
     }
 }
 
-/// Error of a request to the API server.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum ApiError {
-    #[error("cannot {action}: no answer from {endpoint}: {reason}")]
-    NoAnswer { action: Action, endpoint: String, reason: String },
-    #[error("cannot {action}: {endpoint} says {}: {}", status.code, status.message)]
-    Refused {
-        action: Action,
-        endpoint: String,
-        credentials: String,
-        status: Box<Status>,
-        retry_after: Option<Duration>,
-    },
+#[error("cannot {action}: {}", explain(.endpoint, .code, .reason))]
+pub struct ApiError {
+    pub(crate) action: Action,
+    pub(crate) endpoint: String,
+    /// Status of a refusal; `None` if there was no answer.
+    pub code: Option<u16>,
+    pub(crate) reason: String,
+    pub(crate) retry_after: Option<Duration>,
 }
 
-impl ApiError {
-    pub fn code(&self) -> Option<u16> {
-        match self {
-            Self::NoAnswer { .. } => None,
-            Self::Refused { status, .. } => Some(status.code),
-        }
-    }
-
-    pub fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::NoAnswer { .. } => None,
-            Self::Refused { retry_after, .. } => *retry_after,
-        }
-    }
-
-    /// Whether the server cannot send a list through a watch.
-    pub(crate) fn is_not_streamed(&self) -> bool {
-        matches!(self.code(), Some(400 | 422))
-    }
-
-    /// Whether the requested version has expired.
-    pub(crate) fn is_too_old(&self) -> bool {
-        self.code() == Some(StatusCode::GONE.as_u16())
+fn explain(endpoint: &str, code: &Option<u16>, reason: &str) -> String {
+    match code {
+        None => format!("no answer from {endpoint}: {reason}"),
+        Some(code) => format!("{endpoint} says {code}: {reason}"),
     }
 }
 
 /// Objects of one kind in one place: all Nodes, or the Pods of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collection {
-    /// Name in roles.
     pub(crate) resource: &'static str,
     path: String,
     /// Begins with `&` where there is one.
@@ -120,72 +109,57 @@ impl Collection {
     }
 }
 
-/// A change of an object, in JSON.
-#[derive(Clone, Copy, Debug)]
-pub enum Patch<'a> {
-    Merge(&'a str),
-    /// Lists are merged by the keys of their items.
-    Strategic(&'a str),
-}
-
-impl<'a> Patch<'a> {
-    fn content(self) -> (&'static str, &'a str) {
-        match self {
-            Self::Merge(text) => ("application/merge-patch+json", text),
-            Self::Strategic(text) => ("application/strategic-merge-patch+json", text),
-        }
-    }
-}
-
-/// Start of a watch.
-#[derive(Clone, Copy, Debug)]
-pub enum WatchStart<'a> {
-    /// All objects first, then changes.
-    All,
-    /// After this version.
-    Version(&'a str),
-}
-
-/// A watch, message by message.
 pub struct Watch {
-    body: flannel_https::Stream,
+    pub(crate) body: flannel_https::Stream,
     encoding: Encoding,
     buffer: Vec<u8>,
 }
 
-/// Reason why a watch ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchEnd {
     /// Its time was up: nothing is wrong.
     InTime,
     Broken(String),
+    Refused(Status),
 }
 
-/// Speaks with the API server.
+/// Answer of any status.
+pub(crate) struct ApiAnswer {
+    pub(crate) status: StatusCode,
+    encoding: Encoding,
+    retry_after: Option<Duration>,
+    pub(crate) body: Bytes,
+}
+
 #[derive(Debug)]
 pub struct Client {
-    http: Http,
+    access: Access,
+    https: flannel_https::Client,
     /// Name of the writer in `managedFields`.
     field_manager: &'static str,
+    /// Number of times that this node has moved.
+    moves: watch::Sender<u64>,
 }
 
 impl Client {
     pub fn new(access: Access, field_manager: &'static str) -> Self {
-        Self { http: Http::new(access), field_manager }
+        let https = flannel_https::Client::new(LIMITS);
+        Self { access, https, field_manager, moves: watch::Sender::new(0) }
     }
 
     pub fn endpoint(&self) -> String {
-        self.http.access().name()
+        self.access.name()
     }
 
     /// Connections made so far are dead.
     pub fn node_moved(&self) {
-        self.http.node_moved();
+        self.https.forget();
+        self.moves.send_modify(|times| *times += 1);
     }
 
     /// Changes when [`Self::node_moved`] was called.
-    pub fn moves(&self) -> tokio::sync::watch::Receiver<u64> {
-        self.http.moves()
+    pub fn moves(&self) -> watch::Receiver<u64> {
+        self.moves.subscribe()
     }
 
     /// `None` when there is none of that name.
@@ -195,12 +169,10 @@ impl Client {
         name: &str,
         read: impl FnOnce(R::View<'_>) -> T,
     ) -> Result<Option<T>, ApiError> {
-        let (action, path) =
-            (resource.collection().action("get"), resource.collection().object(name));
-        let ask =
-            ApiRequest { method: &Method::GET, path: &path, accept: R::ACCEPT, content: None };
-        let answer = match self.answer(action, ask).await {
-            Err(error) if error.code() == Some(404) => return Ok(None),
+        let action = resource.collection().action("get");
+        let path = resource.collection().object(name);
+        let answer = match self.request(action, Method::GET, &path, R::ACCEPT, None).await {
+            Err(error) if error.code == Some(404) => return Ok(None),
             answer => answer?,
         };
         let object = answer.encoding.object(&answer.body, resource);
@@ -211,99 +183,100 @@ impl Client {
     pub async fn list<R: Resource>(
         &self,
         resource: &R,
-        mut take_event: impl FnMut(R::View<'_>),
+        mut take_object: impl FnMut(R::View<'_>),
     ) -> Result<String, ApiError> {
         let Collection { path, selector, .. } = resource.collection();
         let action = resource.collection().action("list");
         let mut next = String::new();
         loop {
             let path = format!("{path}?limit={PAGE_SIZE}{selector}{next}");
-            let ask =
-                ApiRequest { method: &Method::GET, path: &path, accept: R::ACCEPT, content: None };
-            let answer = self.answer(action, ask).await?;
-            let page = answer.encoding.list(&answer.body, resource, &mut take_event);
+            let answer = self.request(action, Method::GET, &path, R::ACCEPT, None).await?;
+            let page = answer.encoding.list(&answer.body, resource, &mut take_object);
             let (version, rest) = page.map_err(|error| self.malformed(action, &error))?;
             let Some(token) = rest else { return Ok(version) };
             next = format!("&continue={}", escape(&token));
         }
     }
 
-    /// Follows all objects for so long, then the server ends it.
+    /// Follows changes after a version, else all objects and then their changes, until the server ends it.
     pub async fn watch<R: Resource>(
         &self,
         resource: &R,
-        start: WatchStart<'_>,
+        after: Option<&str>,
         lasting: Duration,
     ) -> Result<Watch, ApiError> {
         let Collection { path, selector, .. } = resource.collection();
         let seconds = lasting.as_secs().max(1);
-        let start = match start {
-            WatchStart::All => {
-                "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan".to_owned()
-            }
-            WatchStart::Version(version) => format!("&resourceVersion={}", escape(version)),
+        let start = match after {
+            None => "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan".to_owned(),
+            Some(version) => format!("&resourceVersion={}", escape(version)),
         };
         let path = format!(
             "{path}?watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}{selector}{start}"
         );
         let action = resource.collection().action("watch");
-        let opened = self.http.stream(&path, ACCEPT_STREAM).await;
-        match opened.map_err(|reason| self.no_answer(action, reason))? {
-            Ok(Stream { encoding, body }) => Ok(Watch { body, encoding, buffer: Vec::new() }),
-            Err(answer) => Err(self.refused(action, &answer)),
+        let opened = self.stream(&path, ACCEPT_STREAM).await;
+        let opened = opened.map_err(|reason| self.no_answer(action, reason))?;
+        opened.map_err(|answer| self.refused(action, &answer))
+    }
+
+    /// Opens a stream; a refusal is an answer.
+    pub(crate) async fn stream(
+        &self,
+        path: &str,
+        accept: &'static str,
+    ) -> Result<Result<Watch, ApiAnswer>, String> {
+        let request = build(Method::GET, path, accept, None)?;
+        let response = self.https.stream(|| self.access.target(), request).await?;
+        let (head, body) = response.into_parts();
+        if head.status.is_success() {
+            return Ok(Ok(Watch { body, encoding: encoding(&head.headers), buffer: Vec::new() }));
+        }
+        let body = body.whole(&LIMITS).await?;
+        Ok(Err(read(Response::from_parts(head, body))))
+    }
+
+    pub(crate) fn watch_error<R: Resource>(&self, resource: &R, ended: WatchEnd) -> ApiError {
+        let action = resource.collection().action("watch");
+        match ended {
+            WatchEnd::InTime => self.no_answer(action, "it ended the watch early".to_owned()),
+            WatchEnd::Broken(why) => self.no_answer(action, why),
+            WatchEnd::Refused(status) => self.refusal(action, status, None),
         }
     }
 
-    /// An error that came as a message of a watch.
-    pub fn watch_error<R: Resource>(&self, resource: &R, status: Status) -> ApiError {
-        self.refusal(resource.collection().action("watch"), status, None)
-    }
-
-    /// A watch that was over before its time.
-    pub fn watch_broke<R: Resource>(&self, resource: &R, ended: WatchEnd) -> ApiError {
-        let reason = match ended {
-            WatchEnd::InTime => "it ended the watch early".to_owned(),
-            WatchEnd::Broken(why) => why,
-        };
-        self.no_answer(resource.collection().action("watch"), reason)
-    }
-
-    /// Makes an object.
     pub async fn create(&self, collection: &Collection, object: &str) -> Result<(), ApiError> {
         let path = format!("{}?fieldManager={}", collection.path, self.field_manager);
-        self.post(collection.action("create"), &path, ACCEPT, object).await.map(drop)
+        let (action, content) = (collection.action("create"), Some((JSON, object)));
+        self.request(action, Method::POST, &path, ACCEPT, content).await.map(drop)
     }
 
-    /// Asks what the server thinks of an object that is not kept. Returns it as JSON.
-    pub async fn review(&self, collection: &Collection, object: &str) -> Result<Bytes, ApiError> {
-        let action = collection.action("create");
-        Ok(self.post(action, &collection.path, JSON, object).await?.body)
-    }
-
-    async fn post(
+    /// Asks what the server thinks of an object that is not kept.
+    pub(crate) async fn review<T>(
         &self,
-        action: Action,
-        path: &str,
-        accept: &'static str,
+        collection: &Collection,
         object: &str,
-    ) -> Result<ApiAnswer, ApiError> {
-        let content = Some((JSON, object));
-        self.answer(action, ApiRequest { method: &Method::POST, path, accept, content }).await
+        read: impl FnOnce(&[u8]) -> Option<T>,
+    ) -> Result<T, ApiError> {
+        let (action, content) = (collection.action("create"), Some((JSON, object)));
+        let path = &collection.path;
+        let answer = self.request(action, Method::POST, path, JSON, content).await?;
+        let strange = || self.malformed(action, &Malformed("it is not a TokenReview"));
+        read(&answer.body).ok_or_else(strange)
     }
 
-    pub async fn patch(
+    pub(crate) async fn patch(
         &self,
         collection: &Collection,
         name: &str,
-        patch: Patch<'_>,
+        kind: &'static str,
+        patch: &str,
     ) -> Result<(), ApiError> {
         let path = format!("{}?fieldManager={}", collection.object(name), self.field_manager);
-        let content = Some(patch.content());
-        let ask = ApiRequest { method: &Method::PATCH, path: &path, accept: ACCEPT, content };
-        self.answer(collection.action("patch"), ask).await.map(drop)
+        let (action, content) = (collection.action("patch"), Some((kind, patch)));
+        self.request(action, Method::PATCH, &path, ACCEPT, content).await.map(drop)
     }
 
-    /// Has a port of a pod forwarded.
     pub async fn forward_port(
         &self,
         namespace: &str,
@@ -313,30 +286,49 @@ impl Client {
         let ports = Collection::of_namespace(CORE, namespace, "pods").part("pods/portforward");
         let (action, path) =
             (ports.action("create"), format!("{}?ports={port}", ports.object(pod)));
-        let opened = self.http.websocket(&path, PORT_PROTOCOL).await;
-        match opened.map_err(|reason| self.no_answer(action, reason))? {
-            Ok(upgraded) => Ok(upgraded),
-            Err(answer) => Err(self.refused(action, &answer)),
+        let lost = |reason| self.no_answer(action, reason);
+        let key = fastrand::u128(..).to_be_bytes();
+        let request = websocket::ask(&path, PORT_PROTOCOL, key).map_err(lost)?;
+        match self.https.upgrade(|| self.access.target(), request).await.map_err(lost)? {
+            Ok(opened) if websocket::is_accepted(opened.headers(), PORT_PROTOCOL, key) => {
+                Ok(opened.into_body())
+            }
+            Ok(_) => Err(lost(format!("the server does not speak WebSocket with {PORT_PROTOCOL}"))),
+            Err(answer) => Err(self.refused(action, &read(answer))),
         }
     }
 
-    async fn answer(&self, action: Action, ask: ApiRequest<'_>) -> Result<ApiAnswer, ApiError> {
-        let answer = self.http.request(ask).await;
+    /// Sends a request for which being carried out twice is the same as once. `content` comes with its type.
+    pub(crate) async fn answer(
+        &self,
+        method: Method,
+        path: &str,
+        accept: &'static str,
+        content: Option<(&'static str, &str)>,
+    ) -> Result<ApiAnswer, String> {
+        let request = build(method, path, accept, content)?;
+        Ok(read(self.https.request(|| self.access.target(), request).await?))
+    }
+
+    async fn request(
+        &self,
+        action: Action,
+        method: Method,
+        path: &str,
+        accept: &'static str,
+        content: Option<(&'static str, &str)>,
+    ) -> Result<ApiAnswer, ApiError> {
+        let answer = self.answer(method, path, accept, content).await;
         let answer = answer.map_err(|reason| self.no_answer(action, reason))?;
         if answer.status.is_success() { Ok(answer) } else { Err(self.refused(action, &answer)) }
     }
 
     fn no_answer(&self, action: Action, reason: String) -> ApiError {
-        ApiError::NoAnswer { action, endpoint: self.endpoint(), reason }
+        ApiError { action, endpoint: self.endpoint(), code: None, reason, retry_after: None }
     }
 
     fn malformed(&self, action: Action, error: &Malformed) -> ApiError {
         self.no_answer(action, error.to_string())
-    }
-
-    /// An answer to a review that is not one.
-    pub(crate) fn malformed_review(&self, collection: &Collection, what: &'static str) -> ApiError {
-        self.malformed(collection.action("create"), &Malformed(what))
     }
 
     fn refused(&self, action: Action, answer: &ApiAnswer) -> ApiError {
@@ -349,19 +341,54 @@ impl Client {
     }
 
     fn refusal(&self, action: Action, status: Status, retry_after: Option<Duration>) -> ApiError {
-        let credentials = self.http.access().credentials();
-        let status = Box::new(status);
-        ApiError::Refused { action, endpoint: self.endpoint(), credentials, status, retry_after }
+        let Status { code, message } = status;
+        let reason = match code {
+            401 => format!(
+                "the API server does not know us by {} ({message}); has it expired, or was the service account \
+                 deleted?",
+                self.access.credentials()
+            ),
+            _ => message,
+        };
+        ApiError { code: Some(code), retry_after, ..self.no_answer(action, reason) }
     }
 }
 
+fn build(
+    method: Method,
+    path: &str,
+    accept: &'static str,
+    content: Option<(&'static str, &str)>,
+) -> Result<Request<Bytes>, String> {
+    let mut request = Request::builder().method(method).uri(path).header(ACCEPT_HEADER, accept);
+    let mut body = Bytes::new();
+    if let Some((kind, content)) = content {
+        request = request.header(CONTENT_TYPE, kind);
+        body = Bytes::copy_from_slice(content.as_bytes());
+    }
+    request.body(body).map_err(|error| error.to_string())
+}
+
+fn read(response: Response<Bytes>) -> ApiAnswer {
+    let (status, encoding) = (response.status(), encoding(response.headers()));
+    let retry_after = response.headers().get(RETRY_AFTER);
+    let retry_after = retry_after.and_then(|text| text.to_str().ok()?.parse().ok());
+    let retry_after = retry_after.map(Duration::from_secs);
+    ApiAnswer { status, encoding, retry_after, body: response.into_body() }
+}
+
+fn encoding(headers: &HeaderMap) -> Encoding {
+    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    Encoding::of(kind.unwrap_or_default())
+}
+
 impl Watch {
-    /// Waits for messages and passes all of them on. An error of `take_event` ends the watch.
-    pub async fn next<R: Resource, E>(
+    /// Waits for messages and passes the objects in all of them on.
+    pub async fn next<R: Resource>(
         &mut self,
         resource: &R,
-        mut take_event: impl FnMut(Event<'_, R>) -> Result<(), E>,
-    ) -> Result<Result<(), E>, WatchEnd> {
+        take_object: impl FnMut(EventKind, R::View<'_>),
+    ) -> Result<(), WatchEnd> {
         let broken = |why: &str| WatchEnd::Broken(why.to_owned());
         let data = match self.body.next(WATCH_SILENCE).await {
             Ok(Some(data)) => data,
@@ -373,35 +400,35 @@ impl Watch {
         };
         // Most often a message is complete in one piece; then it need not be copied.
         if self.buffer.is_empty() {
-            let (taken, outcome) = take_messages(self.encoding, &data, resource, &mut take_event);
+            let (taken, ended) = take_messages(self.encoding, &data, resource, take_object);
             self.buffer.extend_from_slice(&data[taken..]);
-            return outcome.map_err(|error| WatchEnd::Broken(error.to_string()));
+            return ended;
         }
         self.buffer.extend_from_slice(&data);
-        let (taken, outcome) =
-            take_messages(self.encoding, &self.buffer, resource, &mut take_event);
+        let (taken, ended) = take_messages(self.encoding, &self.buffer, resource, take_object);
         self.buffer.drain(..taken);
         if self.buffer.len() > MAX_MESSAGE_BYTES {
             return Err(broken("the API server sends a message without end"));
         }
-        outcome.map_err(|error| WatchEnd::Broken(error.to_string()))
+        ended
     }
 }
 
-/// Returns the length of the complete messages, and the result.
-fn take_messages<R: Resource, E>(
+/// Returns the length of the complete messages, and whether one of them ends the watch.
+fn take_messages<R: Resource>(
     encoding: Encoding,
     stream: &[u8],
     resource: &R,
-    mut take_event: impl FnMut(Event<'_, R>) -> Result<(), E>,
-) -> (usize, Result<Result<(), E>, Malformed>) {
+    mut take_object: impl FnMut(EventKind, R::View<'_>),
+) -> (usize, Result<(), WatchEnd>) {
     let mut taken = 0;
     while let Some((message, length)) = encoding.cut(&stream[taken..]) {
         taken += length;
-        match encoding.event(message, resource).map(&mut take_event) {
-            Ok(Ok(())) => {}
-            ended => return (taken, ended),
+        match encoding.event(message, resource) {
+            Ok(Event::Object(kind, object)) => take_object(kind, object),
+            Ok(Event::Error(status)) => return (taken, Err(WatchEnd::Refused(status))),
+            Err(error) => return (taken, Err(WatchEnd::Broken(error.to_string()))),
         }
     }
-    (taken, Ok(Ok(())))
+    (taken, Ok(()))
 }

@@ -10,16 +10,16 @@ use flannel_lease::Subnet;
 use flannel_store::NodeNetwork;
 use jiff::Timestamp;
 use parking_lot::Mutex;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::client::{ApiError, CORE, Client, Collection, Patch};
+use crate::client::{ApiError, CORE, Client, Collection, MERGE};
 use crate::cluster::Cluster;
 
 /// Events of Nodes, which are in no namespace, are here.
 const NAMESPACE: &str = "default";
-/// Most notices that wait to be written.
 const NOTICE_QUEUE: usize = 64;
 /// Most events that are remembered, to be counted when they are repeated.
 const MAX_REMEMBERED: usize = 256;
@@ -27,33 +27,20 @@ const MAX_REMEMBERED: usize = 256;
 const MAX_MESSAGE_BYTES: usize = 1_024;
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 const MAX_TRIES: u32 = 8;
-/// Pause after a write that was forbidden.
 const FORBIDDEN_PAUSE: Duration = Duration::from_secs(600);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Reason {
+    #[serde(rename = "FlannelNotReady")]
     NotReady,
+    #[serde(rename = "FlannelReady")]
     Ready,
+    #[serde(rename = "FlannelSubnetChanged")]
     SubnetChanged,
+    #[serde(rename = "FlannelSubnetClash")]
     SubnetClash,
 }
 
-impl Reason {
-    fn name(self) -> &'static str {
-        match self {
-            Self::NotReady => "FlannelNotReady",
-            Self::Ready => "FlannelReady",
-            Self::SubnetChanged => "FlannelSubnetChanged",
-            Self::SubnetClash => "FlannelSubnetClash",
-        }
-    }
-
-    fn kind(self) -> &'static str {
-        if self == Self::Ready { "Normal" } else { "Warning" }
-    }
-}
-
-/// Notice about a Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     pub node: String,
@@ -69,7 +56,6 @@ pub struct EventRate {
 }
 
 impl EventRate {
-    /// Rate of one node.
     pub const NODE: Self = Self { at_once: 10, pause: Duration::from_secs(30) };
     /// Rate of a server that speaks for thousands of nodes.
     pub const SERVER: Self = Self { at_once: 200, pause: Duration::from_millis(200) };
@@ -100,14 +86,13 @@ impl Recorder {
         Self { notices: sender, failed: Arc::default() }
     }
 
-    pub(crate) fn record(&self, node: &str, reason: Reason, text: impl Into<String>) {
+    fn record(&self, node: &str, reason: Reason, text: impl Into<String>) {
         let notice = Notice { node: node.to_owned(), reason, text: text.into() };
         if self.notices.try_send(notice).is_err() {
             tracing::debug!("Too many events wait to be written: dropping one");
         }
     }
 
-    /// Records that a node's network fails, or works again.
     pub(crate) fn record_network(&self, node: &str, network: &NodeNetwork) {
         match network {
             NodeNetwork::Fails(why) => {
@@ -120,28 +105,28 @@ impl Recorder {
             NodeNetwork::Works => {}
         }
     }
-}
 
-/// Text of an event for a node whose subnet has changed or is gone.
-pub(crate) fn subnet_changed(before: Subnet, now: Option<Subnet>) -> String {
-    match now {
-        Some(now) => format!(
-            "the podCIDR of this node was {before} and is {now} now: pods that are running have addresses of the \
-             former one and are cut off; restart them"
-        ),
-        None => format!("this node has no podCIDR any more; it was {before}"),
+    pub(crate) fn record_subnet_change(&self, node: &str, before: Subnet, now: Option<Subnet>) {
+        let text = match now {
+            Some(now) => format!(
+                "the podCIDR of this node was {before} and is {now} now: pods that are running have addresses of the \
+                 former one and are cut off; restart them"
+            ),
+            None => format!("this node has no podCIDR any more; it was {before}"),
+        };
+        self.record(node, Reason::SubnetChanged, text);
+    }
+
+    /// Records that another Node has a node's subnet, so that pods of one of them are cut off.
+    pub(crate) fn record_subnet_clash(&self, node: &str, other: &str) {
+        let text = format!(
+            "the Node {other} has the same podCIDR as this one, so pods of one of them are cut off; delete one of \
+             the two Nodes and let it be created again"
+        );
+        self.record(node, Reason::SubnetClash, text);
     }
 }
 
-/// Text of an event for a node whose subnet another Node has.
-pub(crate) fn subnet_clash(other: &str) -> String {
-    format!(
-        "the Node {other} has the same podCIDR as this one, so pods of one of them are cut off; delete one of \
-         the two Nodes and let it be created again"
-    )
-}
-
-/// An event of Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     pub notice: Notice,
@@ -150,11 +135,9 @@ pub struct Event {
     pub count: u32,
     pub first: Timestamp,
     pub last: Timestamp,
-    /// Whether it has been written before.
     pub known: bool,
 }
 
-/// Events so far, with their counts.
 #[derive(Debug)]
 pub struct EventBook {
     events: VecDeque<Event>,
@@ -204,9 +187,7 @@ impl EventBook {
 
 struct Writer {
     cluster: Arc<Cluster>,
-    /// End of the pause after a write that was forbidden.
     paused_until: Option<Instant>,
-    /// Whether the refusal has been logged.
     logged_refusal: bool,
 }
 
@@ -217,14 +198,11 @@ impl Writer {
         }
         let mut tries = RETRY.tries(fastrand::Rng::new());
         for _ in 0..MAX_TRIES {
-            let error = match write(&self.cluster.api.client, event).await {
-                Ok(()) => {
-                    (self.paused_until, self.logged_refusal) = (None, false);
-                    return;
-                }
-                Err(error) => error,
+            let Err(error) = write(&self.cluster.api.client, event).await else {
+                (self.paused_until, self.logged_refusal) = (None, false);
+                return;
             };
-            match error.code() {
+            match error.code {
                 Some(403) => {
                     self.paused_until = Some(Instant::now() + FORBIDDEN_PAUSE);
                     if !std::mem::replace(&mut self.logged_refusal, true) {
@@ -236,7 +214,7 @@ impl Writer {
                     return;
                 }
                 // Another try would fail the same way.
-                Some(400..=499) if error.code() != Some(429) => {
+                Some(400..=428 | 430..=499) => {
                     tracing::debug!("Cannot write an event: {error}");
                     return;
                 }
@@ -250,9 +228,9 @@ async fn write(client: &Client, event: &Event) -> Result<(), ApiError> {
     let events = Collection::of_namespace(CORE, NAMESPACE, "events");
     if event.known {
         let patch = json!({"count": event.count, "lastTimestamp": time(event.last)}).to_string();
-        match client.patch(&events, &event.name, Patch::Merge(&patch)).await {
+        match client.patch(&events, &event.name, MERGE, &patch).await {
             // Kubernetes forgets them after an hour.
-            Err(error) if error.code() == Some(404) => {}
+            Err(error) if error.code == Some(404) => {}
             done => return done,
         }
     }
@@ -267,8 +245,8 @@ fn object(event: &Event) -> Value {
         "metadata": {"name": event.name, "namespace": NAMESPACE},
         // Kubelets write the name here too, and kubectl searches for both.
         "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node},
-        "type": reason.kind(),
-        "reason": reason.name(),
+        "type": if *reason == Reason::Ready { "Normal" } else { "Warning" },
+        "reason": reason,
         "message": brief(text),
         "count": event.count,
         "firstTimestamp": time(event.first),
@@ -284,11 +262,7 @@ fn time(at: Timestamp) -> String {
 }
 
 fn brief(text: &str) -> &str {
-    if text.len() <= MAX_MESSAGE_BYTES {
-        return text;
-    }
-    let end = (0..=MAX_MESSAGE_BYTES).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-    &text[..end]
+    &text[..text.floor_char_boundary(MAX_MESSAGE_BYTES)]
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Follower of a resource: it is listed once and then watched, into a table. This knows no resource by itself.
+//! Follower of the Nodes: they are listed once and then watched, into the table of their cluster.
 //!
-//! Objects come through a watch that begins with all of them, where the server can do that, else page by page. A watch that
-//! ends continues where it ended; only when its version has expired are all objects listed again, and then not by all
+//! Nodes come through a watch that begins with all of them, where the server can do that, else page by page. A watch that
+//! ends continues where it ended; only when its version has expired are all Nodes listed again, and then not by all
 //! nodes of the cluster at once.
 
 use std::convert::Infallible;
@@ -9,145 +9,75 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flannel_common::{Backoff, Tries, spawn_sender};
+use flannel_store::StoreEvent;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::client::{ApiError, Client, WatchEnd, WatchStart};
-use crate::message::{Event, EventKind, Followed, Resource};
+use crate::client::{ApiError, WatchEnd};
+use crate::cluster::Cluster;
+use crate::message::EventKind;
 
 const EVENT_QUEUE: usize = 256;
 const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
 /// Shortest duration of a watch. It lasts up to twice as long, so that not all end at once.
 const MIN_WATCH_DURATION: Duration = Duration::from_secs(300);
-/// Time per object over which nodes spread their next list, and the most of it.
+/// Time per Node over which nodes spread their next list, and the most of it.
 const SPREAD_PER_OBJECT: Duration = Duration::from_millis(5);
 const MAX_SPREAD: Duration = Duration::from_secs(60);
 
-type View<'a, T> = <<T as Table>::Resource as Resource>::View<'a>;
-
-/// Table of a resource, and the events of its changes.
-pub trait Table: Send + Sync + 'static {
-    type Resource: Followed;
-    /// Event for who follows the table.
-    type Event: Send + 'static;
-
-    fn resource(&self) -> &Self::Resource;
-
-    /// Number of objects.
-    fn size(&self) -> usize;
-
-    /// Begins a list: what is not [`Self::listed`] before [`Self::end_list`] is gone.
-    fn begin_list(&self);
-
-    fn listed(&self, object: &View<'_, Self>)
-    where
-        Self: Sized;
-
-    fn end_list(&self);
-
-    /// Notes an object that was created or written.
-    fn put(&self, object: &View<'_, Self>, events: &mut Vec<Self::Event>)
-    where
-        Self: Sized;
-
-    fn deleted(&self, object: &View<'_, Self>, events: &mut Vec<Self::Event>)
-    where
-        Self: Sized;
-
-    /// Event with all objects, after a list.
-    fn snapshot(&self) -> Self::Event;
-
-    /// Event of an unreachable API server: once per loss, and once more if it then refuses us.
-    fn down(&self, why: ApiError) -> Self::Event;
-
-    fn up(&self) -> Self::Event;
-
-    /// Notes the progress of follower.
-    fn note(&self, _progress: Progress<'_>) {}
-}
-
-/// Progress of follower.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress<'a> {
-    /// The table is as it was at this version, and is being followed from there.
-    Reached(&'a str),
-    /// The API server has answered.
-    Contact,
-    /// The watch failed.
-    Broken,
-    /// Follower has ended.
-    Stopped,
-}
-
-/// Lists all objects from scratch; returns their version. Not to be called while they are being followed.
-pub async fn list<T: Table>(client: &Client, table: &T) -> Result<String, ApiError> {
-    match list_by_watch(client, table).await {
-        Err(error) if error.is_not_streamed() => {
+/// Lists all Nodes from scratch; returns their version. Not to be called while they are being followed.
+pub(crate) async fn list(cluster: &Cluster) -> Result<String, ApiError> {
+    match list_by_watch(cluster).await {
+        // It cannot send a list through a watch.
+        Err(error) if matches!(error.code, Some(400 | 422)) => {
             tracing::debug!("The API server does not stream lists ({error}): asking for pages");
-            table.begin_list();
-            let version = client.list(table.resource(), |object| table.listed(&object)).await?;
-            table.end_list();
+            cluster.table.lock().begin_list();
+            let nodes = &cluster.api.nodes;
+            let version = cluster.api.client.list(nodes, |node| cluster.listed(&node)).await?;
+            cluster.end_list();
             Ok(version)
         }
         done => done,
     }
 }
 
-async fn list_by_watch<T: Table>(client: &Client, table: &T) -> Result<String, ApiError> {
-    let resource = table.resource();
-    let mut watch = client.watch(resource, WatchStart::All, MIN_WATCH_DURATION).await?;
-    table.begin_list();
+async fn list_by_watch(cluster: &Cluster) -> Result<String, ApiError> {
+    let (client, nodes) = (&cluster.api.client, &cluster.api.nodes);
+    let mut watch = client.watch(nodes, None, MIN_WATCH_DURATION).await?;
+    cluster.table.lock().begin_list();
     let mut version = None;
     while version.is_none() {
-        let next = watch.next(resource, |event| {
-            match event {
-                Event::Object(EventKind::Bookmark, object) => {
-                    if T::Resource::ends_initial_events(&object) {
-                        version = Some(T::Resource::version(&object).to_owned());
-                    }
-                }
-                Event::Object(EventKind::Added | EventKind::Modified, object) => {
-                    table.listed(&object);
-                }
-                Event::Object(EventKind::Deleted, object) => {
-                    table.deleted(&object, &mut Vec::new());
-                }
-                Event::Error(status) => return Err(status),
+        let next = watch.next(nodes, |kind, node| match kind {
+            EventKind::Bookmark if node.ends_initial_events => {
+                version = Some(node.resource_version.into_owned());
             }
-            Ok(())
+            EventKind::Bookmark => {}
+            EventKind::Added | EventKind::Modified => cluster.listed(&node),
+            EventKind::Deleted => drop(cluster.deleted(&node)),
         });
-        match next.await {
-            Ok(Ok(())) => {}
-            Ok(Err(status)) => return Err(client.watch_error(resource, status)),
-            Err(ended) => return Err(client.watch_broke(resource, ended)),
-        }
+        next.await.map_err(|ended| client.watch_error(nodes, ended))?;
     }
-    table.end_list();
+    cluster.end_list();
     Ok(version.unwrap_or_default())
 }
 
-/// Follows all objects from a version on, or from scratch, until the receiver is dropped. Must be called within a
-/// tokio runtime.
-pub fn follow<T: Table>(
-    client: Arc<Client>,
-    table: Arc<T>,
+/// Follows all Nodes until the receiver is dropped. Must be called within a tokio runtime.
+pub(crate) fn follow(
+    cluster: Arc<Cluster>,
     version: Option<String>,
     mut rng: fastrand::Rng,
-) -> mpsc::Receiver<T::Event> {
-    if let Some(version) = &version {
-        table.note(Progress::Reached(version));
-    }
+) -> mpsc::Receiver<StoreEvent> {
+    cluster.followed.lock().clone_from(&version);
     let backoff = RETRY.tries(rng.fork());
-    spawn_sender("watch of a resource in the API server", EVENT_QUEUE, |events| async move {
-        let mut follower = Follower { client, table, events, version, backoff, rng, down: None };
+    spawn_sender("watch of Nodes in the API server", EVENT_QUEUE, |events| async move {
+        let mut follower = Follower { cluster, events, version, backoff, rng, down: None };
         match follower.run().await {}
     })
 }
 
-struct Follower<T: Table> {
-    client: Arc<Client>,
-    table: Arc<T>,
-    events: mpsc::Sender<T::Event>,
+struct Follower {
+    cluster: Arc<Cluster>,
+    events: mpsc::Sender<StoreEvent>,
     version: Option<String>,
     backoff: Tries,
     rng: fastrand::Rng,
@@ -155,17 +85,17 @@ struct Follower<T: Table> {
     down: Option<Option<u16>>,
 }
 
-impl<T: Table> Drop for Follower<T> {
+impl Drop for Follower {
     fn drop(&mut self) {
-        self.table.note(Progress::Stopped);
+        *self.cluster.followed.lock() = None;
     }
 }
 
-impl<T: Table> Follower<T> {
+impl Follower {
     async fn run(&mut self) -> Infallible {
         loop {
             let began = Instant::now();
-            let mut moves = self.client.moves();
+            let mut moves = self.cluster.api.client.moves();
             let ended = tokio::select! {
                 ended = self.step() => ended,
                 _ = moves.changed() => {
@@ -177,29 +107,28 @@ impl<T: Table> Follower<T> {
                 self.backoff.reset();
             }
             let Err(error) = ended else { continue };
-            self.table.note(Progress::Broken);
-            let pause = self.backoff.pause().max(error.retry_after().unwrap_or_default());
+            self.cluster.contact.note_restart();
+            let pause = self.backoff.pause().max(error.retry_after.unwrap_or_default());
             self.report_down(error).await;
             tokio::time::sleep(pause).await;
         }
     }
 
-    /// Lists all objects, or watches them until the server ends the watch.
+    /// Lists all Nodes, or watches them until the server ends the watch.
     async fn step(&mut self) -> Result<(), ApiError> {
         let Some(version) = self.version.clone() else {
-            let version = list(&self.client, &*self.table).await?;
+            let version = list(&self.cluster).await?;
             self.report_up().await;
             self.note_version(version);
-            let all = self.table.snapshot();
-            self.send(all).await;
+            let all = self.cluster.table.lock().leases();
+            self.send(StoreEvent::Snapshot(all)).await;
             return Ok(());
         };
         match self.watch(&version).await {
-            Err(error) if error.is_too_old() => {
-                let spread = spread(self.table.size(), &mut self.rng);
-                let resource = self.table.resource().collection().resource;
+            Err(error) if error.code == Some(410) => {
+                let spread = spread(self.cluster.table.lock().len(), &mut self.rng);
                 tracing::info!(
-                    "watch of {resource} expired (410): listing all of them again in {spread:.1?}"
+                    "watch of nodes expired (410): listing all of them again in {spread:.1?}"
                 );
                 self.version = None;
                 tokio::time::sleep(spread).await;
@@ -210,42 +139,36 @@ impl<T: Table> Follower<T> {
     }
 
     async fn watch(&mut self, version: &str) -> Result<(), ApiError> {
-        let (client, table) = (self.client.clone(), self.table.clone());
-        let resource = table.resource();
+        let cluster = self.cluster.clone();
+        let (client, nodes) = (&cluster.api.client, &cluster.api.nodes);
         let lasting = MIN_WATCH_DURATION.mul_f64(1.0 + self.rng.f64());
         let began = Instant::now();
-        let mut watch = client.watch(resource, WatchStart::Version(version), lasting).await?;
+        let mut watch = client.watch(nodes, Some(version), lasting).await?;
         self.report_up().await;
-        table.note(Progress::Contact);
+        cluster.contact.note_contact();
         loop {
-            let (mut events, mut version) = (Vec::new(), None);
-            let next = watch.next(resource, |event| {
-                let (kind, object) = match event {
-                    Event::Object(kind, object) => (kind, object),
-                    Event::Error(status) => return Err(status),
-                };
+            let (mut events, mut version) = (Vec::new(), String::new());
+            let next = watch.next(nodes, |kind, node| {
                 match kind {
-                    EventKind::Added | EventKind::Modified => table.put(&object, &mut events),
-                    EventKind::Deleted => table.deleted(&object, &mut events),
+                    EventKind::Added | EventKind::Modified => events.extend(cluster.put(&node)),
+                    EventKind::Deleted => events.extend(cluster.deleted(&node)),
                     EventKind::Bookmark => {}
                 }
-                version = Some(T::Resource::version(&object).to_owned());
-                Ok(())
+                version = node.resource_version.into_owned();
             });
             let next = next.await;
-            if next.is_ok() {
-                table.note(Progress::Contact);
+            if next.is_ok() || matches!(next, Err(WatchEnd::Refused(_))) {
+                cluster.contact.note_contact();
             }
             for event in events {
                 self.send(event).await;
             }
             // Only after the events up to there were sent.
-            if let Some(version) = version.filter(|version: &String| !version.is_empty()) {
+            if !version.is_empty() {
                 self.note_version(version);
             }
             match next {
-                Ok(Ok(())) => self.backoff.reset(),
-                Ok(Err(status)) => return Err(client.watch_error(resource, status)),
+                Ok(()) => self.backoff.reset(),
                 Err(WatchEnd::InTime) => {
                     // A server that shuts down closes what it has just accepted.
                     if began.elapsed() < MIN_WATCH_DURATION {
@@ -253,23 +176,22 @@ impl<T: Table> Follower<T> {
                     }
                     return Ok(());
                 }
-                Err(ended) => return Err(client.watch_broke(resource, ended)),
+                Err(ended) => return Err(client.watch_error(nodes, ended)),
             }
         }
     }
 
     fn note_version(&mut self, version: String) {
-        self.table.note(Progress::Reached(&version));
+        *self.cluster.followed.lock() = Some(version.clone());
         self.version = Some(version);
     }
 
     /// Reports it once, and again when a server that was unreachable is back and refuses us, which needs a fix.
     async fn report_down(&mut self, error: ApiError) {
-        let refused = error.code().filter(|code| matches!(code, 401 | 403));
+        let refused = error.code.filter(|code| matches!(code, 401 | 403));
         let reported = self.down.replace(refused);
         if reported.is_none() || (refused.is_some() && reported != Some(refused)) {
-            let down = self.table.down(error);
-            self.send(down).await;
+            self.send(StoreEvent::Down(error.into_store_error("").to_string())).await;
         } else {
             tracing::debug!("The API server is still unreachable: {error}");
         }
@@ -277,12 +199,11 @@ impl<T: Table> Follower<T> {
 
     async fn report_up(&mut self) {
         if self.down.take().is_some() {
-            let up = self.table.up();
-            self.send(up).await;
+            self.send(StoreEvent::Up).await;
         }
     }
 
-    async fn send(&self, event: T::Event) {
+    async fn send(&self, event: StoreEvent) {
         // A receiver that is gone ends the task.
         let _ = self.events.send(event).await;
     }

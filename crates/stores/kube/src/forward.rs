@@ -39,25 +39,21 @@ const POD_LABEL: &str = "app=flannel";
 const PORT_NAME: &str = "healthz";
 const DEFAULT_PORT: u16 = 8081;
 
-/// The probe ports of flannel's pods in one namespace.
 #[derive(Debug)]
 pub struct ProbePorts {
     client: Arc<Client>,
-    namespace: String,
+    pub namespace: String,
     pods: watch::Sender<PodListing>,
 }
 
-/// Last list of flannel's pods.
 #[derive(Debug, Default)]
 struct PodListing {
     by_node: HashMap<String, FlannelPod>,
     /// Time at which it ended.
     at: Option<Instant>,
-    /// Reason of its failure.
     failure: Option<String>,
     /// One of the pods was not reached.
     is_doubtful: bool,
-    /// Another list is on its way.
     is_running: bool,
 }
 
@@ -85,10 +81,6 @@ impl ProbePorts {
     pub fn new(api: &Api, namespace: &str) -> Self {
         let (client, pods) = (api.client.clone(), watch::Sender::default());
         Self { client, namespace: namespace.to_owned(), pods }
-    }
-
-    pub fn namespace(&self) -> &str {
-        &self.namespace
     }
 
     /// A connection to the flanneld on a node. The error is for an operator.
@@ -173,18 +165,18 @@ fn add_pod(by_node: &mut HashMap<String, FlannelPod>, pod: &Value) {
 #[derive(Debug)]
 pub struct Forwarded {
     stream: DuplexStream,
-    /// Reason of its end, if it failed.
     why: Arc<OnceLock<String>>,
     _carrier: Task,
 }
 
 impl Forwarded {
     fn new(socket: Upgraded) -> Self {
-        let (stream, other) = tokio::io::duplex(4 * CHUNK_BYTES);
+        let (stream, mut other) = tokio::io::duplex(4 * CHUNK_BYTES);
         let why = Arc::new(OnceLock::new());
         let told = why.clone();
         let carrier = Task::spawn("forwarded port", async move {
-            if let Err(wrong) = carry(socket, other, &told).await {
+            // The stream ends after that.
+            if let Err(wrong) = carry(socket, &mut other).await {
                 let _ = told.set(wrong);
             }
         });
@@ -192,29 +184,19 @@ impl Forwarded {
     }
 }
 
-/// Carries bytes both ways until either side has ended.
-async fn carry(
-    mut socket: Upgraded,
-    mut local: DuplexStream,
-    told: &OnceLock<String>,
-) -> Result<(), String> {
+async fn carry(mut socket: Upgraded, local: &mut DuplexStream) -> Result<(), String> {
     let broke = |error: io::Error| format!("the connection broke off: {error}");
     let mut reader = Reader::new(MAX_MESSAGE_BYTES);
-    let mut said = Channels::default();
+    let mut begun = [0; 2];
     let mut outgoing = vec![0; CHUNK_BYTES];
     loop {
         while let Some(message) = reader.next_message()? {
             match message {
-                Message::Data(message) => match said.take(&message)? {
-                    Some(ChannelMessage::Data(bytes)) => {
-                        local.write_all(bytes).await.map_err(broke)?
+                Message::Data(message) => {
+                    if let Some(bytes) = take_data(&mut begun, &message)? {
+                        local.write_all(bytes).await.map_err(broke)?;
                     }
-                    Some(ChannelMessage::Wrong(why)) => {
-                        let _ = told.set(why);
-                        return Ok(());
-                    }
-                    None => {}
-                },
+                }
                 Message::Ping(payload) => {
                     let pong = websocket::pong(&payload, fastrand::u32(..).to_be_bytes());
                     socket.write_all(&pong).await.map_err(broke)?;
@@ -244,36 +226,18 @@ async fn carry(
     }
 }
 
-/// State of the two channels of the forwarded port.
-#[derive(Debug, Default)]
-struct Channels {
-    /// Bytes of each channel's preface so far.
-    begun: [usize; 2],
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum ChannelMessage<'a> {
-    Data(&'a [u8]),
-    Wrong(String),
-}
-
-impl Channels {
-    fn take<'a>(&mut self, message: &'a [u8]) -> Result<Option<ChannelMessage<'a>>, String> {
-        let Some((&channel, mut bytes)) = message.split_first() else { return Ok(None) };
-        let begun = self.begun.get_mut(usize::from(channel));
-        let begun = begun.ok_or("the API server sent data of a port that was not requested")?;
-        let preface = bytes.len().min(PREFACE_BYTES - *begun);
-        *begun += preface;
-        bytes = &bytes[preface..];
-        if bytes.is_empty() {
-            return Ok(None);
-        }
-        Ok(Some(match channel {
-            ERROR_CHANNEL => {
-                ChannelMessage::Wrong(String::from_utf8_lossy(bytes).trim().to_owned())
-            }
-            _ => ChannelMessage::Data(bytes),
-        }))
+/// Data in a message. The error is that of the port, too. `begun` are the bytes of each channel's preface so far.
+fn take_data<'a>(begun: &mut [usize; 2], message: &'a [u8]) -> Result<Option<&'a [u8]>, String> {
+    let Some((&channel, mut bytes)) = message.split_first() else { return Ok(None) };
+    let begun = begun.get_mut(usize::from(channel));
+    let begun = begun.ok_or("the API server sent data of a port that was not requested")?;
+    let preface = bytes.len().min(PREFACE_BYTES - *begun);
+    *begun += preface;
+    bytes = &bytes[preface..];
+    match channel {
+        _ if bytes.is_empty() => Ok(None),
+        ERROR_CHANNEL => Err(String::from_utf8_lossy(bytes).trim().to_owned()),
+        _ => Ok(Some(bytes)),
     }
 }
 
@@ -321,13 +285,9 @@ mod tests {
 
     #[test]
     fn the_number_of_the_port_comes_first_and_is_no_data() {
-        let mut channels = Channels::default();
-        let mut take = |message: &[u8]| match channels.take(message) {
-            Ok(Some(ChannelMessage::Data(bytes))) => Ok(Some(bytes.to_vec())),
-            Ok(Some(ChannelMessage::Wrong(why))) => Err(why),
-            Ok(None) => Ok(None),
-            Err(why) => Err(why),
-        };
+        let mut begun = [0; 2];
+        let mut take =
+            |message: &[u8]| take_data(&mut begun, message).map(|bytes| bytes.map(<[u8]>::to_vec));
         assert_eq!(take(&[DATA_CHANNEL, 0x91]), Ok(None));
         assert_eq!(take(&[ERROR_CHANNEL, 0x91, 0x1f]), Ok(None));
         assert_eq!(

@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use crate::message::{Malformed, Status};
+use crate::message::{Malformed, Result};
 
 /// Each message is a line.
 pub(crate) fn cut(stream: &[u8]) -> Option<(&[u8], usize)> {
@@ -14,8 +14,7 @@ pub(crate) fn cut(stream: &[u8]) -> Option<(&[u8], usize)> {
     Some((&stream[..end], end + 1))
 }
 
-/// The type of a watch's message, and its object.
-pub(crate) fn event(message: &[u8]) -> Result<(&str, &[u8]), Malformed> {
+pub(crate) fn event(message: &[u8]) -> Result<(&str, &[u8])> {
     #[derive(Deserialize)]
     struct Message<'a> {
         #[serde(rename = "type")]
@@ -29,8 +28,8 @@ pub(crate) fn event(message: &[u8]) -> Result<(&str, &[u8]), Malformed> {
 
 pub(crate) fn list<'a>(
     object: &'a [u8],
-    mut tell: impl FnMut(&'a [u8]) -> Result<(), Malformed>,
-) -> Result<(String, Option<String>), Malformed> {
+    mut tell: impl FnMut(&'a [u8]) -> Result<()>,
+) -> Result<(String, Option<String>)> {
     #[derive(Deserialize)]
     struct List<'a> {
         #[serde(default)]
@@ -51,19 +50,7 @@ pub(crate) fn list<'a>(
     Ok((version, Some(next).filter(|token| !token.is_empty())))
 }
 
-pub(crate) fn status(object: &[u8]) -> Result<Status, Malformed> {
-    #[derive(Deserialize, Default)]
-    #[serde(default)]
-    struct RawStatus {
-        code: u16,
-        reason: String,
-        message: String,
-    }
-    let RawStatus { code, reason, message } = read(object)?;
-    Ok(Status { code, reason, message })
-}
-
-pub(crate) fn read<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, Malformed> {
+pub(crate) fn read<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T> {
     serde_json::from_slice(json).map_err(|_| Malformed("it is not the JSON that was expected"))
 }
 

@@ -26,15 +26,17 @@ pub struct Kubeconfig {
 struct Document {
     #[serde(rename = "current-context")]
     current_context: String,
-    clusters: Vec<NamedCluster>,
-    users: Vec<NamedUser>,
-    contexts: Vec<NamedContext>,
+    clusters: Vec<Named<Cluster>>,
+    users: Vec<Named<User>>,
+    contexts: Vec<Named<Context>>,
 }
 
+/// An item of one of the lists, each of which calls the content by another name.
 #[derive(Deserialize)]
-struct NamedCluster {
+struct Named<T> {
     name: String,
-    cluster: Cluster,
+    #[serde(alias = "cluster", alias = "user", alias = "context")]
+    content: Option<T>,
 }
 
 #[derive(Deserialize, Default)]
@@ -46,13 +48,6 @@ struct Cluster {
     insecure_skip_tls_verify: bool,
     tls_server_name: String,
     proxy_url: String,
-}
-
-#[derive(Deserialize)]
-struct NamedUser {
-    name: String,
-    #[serde(default)]
-    user: Option<User>,
 }
 
 #[derive(Deserialize, Default)]
@@ -69,12 +64,6 @@ struct User {
     password: String,
     exec: Value,
     auth_provider: Value,
-}
-
-#[derive(Deserialize)]
-struct NamedContext {
-    name: String,
-    context: Context,
 }
 
 #[derive(Deserialize, Default)]
@@ -105,24 +94,17 @@ impl Kubeconfig {
             // It may quote what it could not use, which may be a secret.
             .map_err(|_| "does not look like one: see `kubectl config view`".to_owned())?;
         let context = document.context()?;
-        let cluster = document.clusters.iter().find(|it| it.name == context.cluster);
-        let cluster = &cluster
-            .ok_or_else(|| {
-                format!("names the cluster {:?}, which is not among its clusters", context.cluster)
-            })?
-            .cluster;
-        let user = document.users.iter().find(|it| it.name == context.user);
-        let user = user.and_then(|it| it.user.as_ref());
+        let cluster = find(&document.clusters, &context.cluster).ok_or_else(|| {
+            format!("names the cluster {:?}, which is not among its clusters", context.cluster)
+        })?;
         let nobody = User::default();
-        let user = match user {
-            None if !context.user.is_empty() => {
-                return Err(format!(
-                    "names the user {:?}, who is not among its users",
-                    context.user
-                ));
-            }
-            None => &nobody,
+        let user = match find(&document.users, &context.user) {
             Some(user) => user,
+            None if context.user.is_empty() => &nobody,
+            None => {
+                let name = &context.user;
+                return Err(format!("names the user {name:?}, who is not among its users"));
+            }
         };
         if cluster.server.is_empty() {
             return Err("names no server of its cluster: add clusters[].cluster.server".to_owned());
@@ -153,18 +135,19 @@ impl Kubeconfig {
 
 impl Document {
     fn context(&self) -> Result<&Context, String> {
-        let found = self.contexts.iter().find(|it| it.name == self.current_context);
         let only = match self.contexts.as_slice() {
-            [only] if self.current_context.is_empty() => Some(only),
+            [only] if self.current_context.is_empty() => only.content.as_ref(),
             _ => None,
         };
-        found.or(only).map(|it| &it.context).ok_or_else(|| {
-            format!(
-                "has no context {:?}: choose one with `kubectl config use-context`",
-                self.current_context
-            )
+        find(&self.contexts, &self.current_context).or(only).ok_or_else(|| {
+            let name = &self.current_context;
+            format!("has no context {name:?}: choose one with `kubectl config use-context`")
         })
     }
+}
+
+fn find<'a, T>(list: &'a [Named<T>], name: &str) -> Option<&'a T> {
+    list.iter().find(|it| it.name == name)?.content.as_ref()
 }
 
 impl User {

@@ -4,31 +4,18 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+use flannel_backend::Stack;
 use flannel_common::shorten;
 use flannel_lease::{
-    Lease, LeaseAttrs, MAX_DATA_BYTES, NetworkConfig, RawJson, Subnet, UnusableAddress,
-    check_public_address,
+    Lease, LeaseAttrs, MAX_DATA_BYTES, RawJson, Subnet, UnusableAddress, check_public_address,
 };
+use flannel_store::PublicAddresses;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::annotations::Key;
 use crate::node::{Annotations, NodeView};
 
-/// The address families that a network uses; none before its config is known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Families {
-    pub v4: bool,
-    pub v6: bool,
-}
-
-impl Families {
-    pub fn of(config: &NetworkConfig) -> Self {
-        Self { v4: config.v4.is_some(), v6: config.v6.is_some() }
-    }
-}
-
-/// The lease of a Node, whatever families it has; `None` if no flannel has announced itself there. The error says, for
-/// people, why one that has cannot be sent to.
+/// The lease of a Node; `None` if no flannel has announced itself there. The error is why one cannot be sent to.
 pub fn lease_of(node: &NodeView<'_>) -> Result<Option<Lease>, String> {
     if node.annotations.get(Key::SubnetManager) != Some("true") {
         return Ok(None);
@@ -91,7 +78,7 @@ pub fn attrs(annotations: &Annotations<'_>) -> Result<LeaseAttrs, String> {
 
 /// The lease as a network of these families sees it; `None` when they have none in common. A Node often
 /// has networks of families that flannel is not asked to serve.
-pub fn in_families(lease: Lease, families: Families) -> Option<Lease> {
+pub fn in_families(lease: Lease, families: Stack) -> Option<Lease> {
     let (subnet, mut attrs) = (subnet_in(lease.subnet, families)?, lease.attrs);
     let (v4, v6) = (subnet.v4().is_some(), subnet.v6().is_some());
     // Packets of a node that announces one address alone travel in that family, whatever is in them.
@@ -109,37 +96,29 @@ pub fn in_families(lease: Lease, families: Families) -> Option<Lease> {
     Some(Lease { subnet, attrs })
 }
 
-pub fn subnet_in(subnet: Subnet, families: Families) -> Option<Subnet> {
+pub fn subnet_in(subnet: Subnet, families: Stack) -> Option<Subnet> {
     Subnet::new(subnet.v4().filter(|_| families.v4), subnet.v6().filter(|_| families.v6))
 }
 
-/// Addresses that an operator has written into a Node instead of those that the node itself found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Overwrites {
-    pub v4: Option<Ipv4Addr>,
-    pub v6: Option<Ipv6Addr>,
+/// Addresses of an operator, to be announced instead of the node's own. The error names what is not an address.
+pub fn overwrites(annotations: &Annotations<'_>) -> Result<PublicAddresses, String> {
+    addresses(annotations, Key::PublicIpOverwrite, Key::PublicIpv6Overwrite)
 }
 
-impl Overwrites {
-    /// The error names what is not an address.
-    pub fn read(annotations: &Annotations<'_>) -> Result<Self, String> {
-        Self::from(annotations, Key::PublicIpOverwrite, Key::PublicIpv6Overwrite)
-    }
+/// Addresses as of the flags `public-ip` and `public-ipv6`.
+pub fn node_addresses(annotations: &Annotations<'_>) -> Result<PublicAddresses, String> {
+    addresses(annotations, Key::NodePublicIp, Key::NodePublicIpv6)
+}
 
-    /// Addresses as of the flags `public-ip` and `public-ipv6`.
-    pub fn node_addresses(annotations: &Annotations<'_>) -> Result<Self, String> {
-        Self::from(annotations, Key::NodePublicIp, Key::NodePublicIpv6)
-    }
+/// Instead of the addresses that a node announces; what it does not announce, it still does not.
+pub fn overwrite(attrs: &mut LeaseAttrs, with: &PublicAddresses) {
+    attrs.public_ip = attrs.public_ip.map(|ip| with.v4.unwrap_or(ip));
+    attrs.public_ipv6 = attrs.public_ipv6.map(|ip| with.v6.unwrap_or(ip));
+}
 
-    /// Instead of the addresses that a node announces; what it does not announce, it still does not.
-    pub fn apply(&self, attrs: &mut LeaseAttrs) {
-        attrs.public_ip = attrs.public_ip.map(|ip| self.v4.unwrap_or(ip));
-        attrs.public_ipv6 = attrs.public_ipv6.map(|ip| self.v6.unwrap_or(ip));
-    }
-
-    fn from(annotations: &Annotations<'_>, v4: Key, v6: Key) -> Result<Self, String> {
-        Ok(Self { v4: address(annotations, v4, "IPv4")?, v6: address(annotations, v6, "IPv6")? })
-    }
+fn addresses(annotations: &Annotations<'_>, v4: Key, v6: Key) -> Result<PublicAddresses, String> {
+    let (v4, v6) = (address(annotations, v4, "IPv4")?, address(annotations, v6, "IPv6")?);
+    Ok(PublicAddresses { v4, v6 })
 }
 
 /// The address that an operator has written into an annotation.

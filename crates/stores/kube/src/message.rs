@@ -3,6 +3,7 @@
 //! Protobuf is what Kubernetes' own parts speak with it: a third fewer bytes, and what is not needed is
 //! stepped over instead of read. Servers that are not Kubernetes' own may know only JSON.
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::client::Collection;
@@ -22,33 +23,22 @@ pub enum Encoding {
     Json,
 }
 
-/// Error of bytes that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the API server's answer cannot be read: {0}")]
 pub struct Malformed(pub(crate) &'static str);
 
-/// Kind of object: its collection, and what is read of one.
+pub type Result<T, E = Malformed> = std::result::Result<T, E>;
+
 pub trait Resource: Send + Sync {
-    /// View of an object, borrowed from its message.
     type View<'a>;
 
-    /// Encodings that it is asked for in.
     const ACCEPT: &'static str = ACCEPT;
 
     fn collection(&self) -> &Collection;
 
-    fn read_protobuf<'a>(&self, object: &'a [u8]) -> Result<Self::View<'a>, Malformed>;
+    fn read_protobuf<'a>(&self, object: &'a [u8]) -> Result<Self::View<'a>>;
 
-    fn read_json<'a>(&self, object: &'a [u8]) -> Result<Self::View<'a>, Malformed>;
-}
-
-/// Resource that is followed by a [`crate::follow::Table`].
-pub trait Followed: Resource {
-    /// The object's `resourceVersion`.
-    fn version<'v>(object: &'v Self::View<'_>) -> &'v str;
-
-    /// Whether it is the bookmark after the initial objects.
-    fn ends_initial_events(object: &Self::View<'_>) -> bool;
+    fn read_json<'a>(&self, object: &'a [u8]) -> Result<Self::View<'a>>;
 }
 
 /// A collection by itself is read as plain JSON, for what is asked for now and then.
@@ -61,16 +51,15 @@ impl Resource for Collection {
         self
     }
 
-    fn read_protobuf(&self, _: &[u8]) -> Result<Value, Malformed> {
+    fn read_protobuf(&self, _: &[u8]) -> Result<Value> {
         Err(Malformed("it is protobuf, and JSON was asked for"))
     }
 
-    fn read_json(&self, object: &[u8]) -> Result<Value, Malformed> {
+    fn read_json(&self, object: &[u8]) -> Result<Value> {
         json::read(object)
     }
 }
 
-/// A message of a watch.
 pub enum Event<'a, R: Resource> {
     Object(EventKind, R::View<'a>),
     Error(Status),
@@ -85,11 +74,10 @@ pub enum EventKind {
     Bookmark,
 }
 
-/// Status of a refusal.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub struct Status {
     pub code: u16,
-    pub reason: String,
     pub message: String,
 }
 
@@ -110,11 +98,7 @@ impl Encoding {
         }
     }
 
-    pub fn event<'a, R: Resource>(
-        self,
-        message: &'a [u8],
-        resource: &R,
-    ) -> Result<Event<'a, R>, Malformed> {
+    pub fn event<'a, R: Resource>(self, message: &'a [u8], resource: &R) -> Result<Event<'a, R>> {
         let (kind, object) = match self {
             Self::Protobuf => protobuf::event(message)?,
             Self::Json => json::event(message)?,
@@ -130,12 +114,7 @@ impl Encoding {
         Ok(Event::Object(kind, self.object(object, resource)?))
     }
 
-    /// Object of an answer.
-    pub fn object<'a, R: Resource>(
-        self,
-        object: &'a [u8],
-        resource: &R,
-    ) -> Result<R::View<'a>, Malformed> {
+    pub fn object<'a, R: Resource>(self, object: &'a [u8], resource: &R) -> Result<R::View<'a>> {
         match self {
             Self::Protobuf => resource.read_protobuf(protobuf::unwrap(object)?),
             Self::Json => resource.read_json(object),
@@ -148,7 +127,7 @@ impl Encoding {
         object: &'a [u8],
         resource: &R,
         mut take_object: impl FnMut(R::View<'a>),
-    ) -> Result<(String, Option<String>), Malformed> {
+    ) -> Result<(String, Option<String>)> {
         match self {
             Self::Protobuf => {
                 protobuf::list(object, |item| resource.read_protobuf(item).map(&mut take_object))
@@ -157,10 +136,10 @@ impl Encoding {
         }
     }
 
-    pub fn status(self, object: &[u8]) -> Result<Status, Malformed> {
+    pub fn status(self, object: &[u8]) -> Result<Status> {
         match self {
             Self::Protobuf => protobuf::status(object),
-            Self::Json => json::status(object),
+            Self::Json => json::read(object),
         }
     }
 }

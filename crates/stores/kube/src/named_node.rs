@@ -2,12 +2,14 @@
 
 use std::path::Path;
 
+use flannel_backend::Stack;
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet};
 use flannel_store::{PublicAddresses, StoreError};
+use ipnet::IpNet;
 
 use crate::api::Api;
-use crate::client::{ApiError, Patch};
-use crate::lease::{Families, Overwrites, subnet, subnet_in};
+use crate::client::{ApiError, MERGE, STRATEGIC};
+use crate::lease::{node_addresses, overwrite, overwrites, subnet, subnet_in};
 use crate::node::NodeView;
 use crate::patch;
 
@@ -15,9 +17,7 @@ use crate::patch;
 pub(crate) struct NamedNode<'a> {
     pub(crate) api: &'a Api,
     pub(crate) name: &'a str,
-    /// Fix when there is no Node of that name.
     pub(crate) if_missing: &'static str,
-    /// Path of the network config, for messages.
     pub(crate) net_config: &'a Path,
 }
 
@@ -49,7 +49,7 @@ impl NamedNode<'_> {
         }
         };
         let found = found.ok_or_else(|| not_yet(format!("node {name:?} pod cidr not assigned")))?;
-        let families = Families::of(config);
+        let families = Stack::of(config);
         let ours = subnet_in(found, families);
         let has_all =
             |it: &Subnet| it.v4().is_some() == families.v4 && it.v6().is_some() == families.v6;
@@ -62,23 +62,19 @@ impl NamedNode<'_> {
         if config.accepts(&ours) {
             return Ok(ours);
         }
-        let outside = |network: Option<String>, cidr: Option<String>| {
-            Some(format!(
-                "subnet {:?} specified in the flannel net config doesn't contain {:?} PodCIDR of the {name:?} node",
-                network?, cidr?
-            ))
-        };
-        let v4 = config.v4.filter(|source| ours.v4().is_some_and(|net| !source.accepts(net)));
-        let outside_v4 =
-            outside(v4.map(|it| it.network().to_string()), ours.v4().map(|net| net.to_string()));
-        let v6 = || {
-            outside(
-                config.v6.map(|it| it.network().to_string()),
-                ours.v6().map(|net| net.to_string()),
+        let v4 = config.v4.zip(ours.v4()).filter(|(source, net)| !source.accepts(*net));
+        let v4 = v4.map(|(source, net)| (IpNet::from(source.network()), IpNet::from(net)));
+        let v6 = config.v6.zip(ours.v6());
+        let v6 = v6.map(|(source, net)| (IpNet::from(source.network()), IpNet::from(net)));
+        let reason = v4.or(v6).map(|(network, cidr)| {
+            let (network, cidr) = (network.to_string(), cidr.to_string());
+            format!(
+                "subnet {network:?} specified in the flannel net config doesn't contain {cidr:?} PodCIDR of the \
+                 {name:?} node"
             )
-        };
+        });
         Err(StoreError::NotAssignedYet {
-            reason: outside_v4.or_else(v6).unwrap_or_default(),
+            reason: reason.unwrap_or_default(),
             fix: format!(
                 "make Network in {} the cluster-cidr of kube-controller-manager",
                 self.net_config.display()
@@ -90,44 +86,41 @@ impl NamedNode<'_> {
     pub(crate) async fn public_addresses(&self) -> Result<PublicAddresses, StoreError> {
         let node = self.api.node(self.name).await;
         let node = node.map_err(|error| error.into_store_error(self.name))?.unwrap_or_default();
-        let written = Overwrites::node_addresses(&node.annotations).unwrap_or_else(|why| {
+        Ok(node_addresses(&node.annotations).unwrap_or_else(|why| {
             tracing::warn!("Node {}: {why}; it is ignored", self.name);
-            Overwrites::default()
-        });
-        Ok(PublicAddresses { v4: written.v4, v6: written.v6 })
+            PublicAddresses::default()
+        }))
     }
 
     /// The lease as everybody sees it: with the address that an operator has written instead of the node's.
     pub(crate) fn lease(&self, subnet: Subnet, attrs: &LeaseAttrs, node: &NodeView<'_>) -> Lease {
-        let overwrites = Overwrites::read(&node.annotations).unwrap_or_default();
+        let overwrites = overwrites(&node.annotations).unwrap_or_default();
         let mut attrs = attrs.clone();
-        overwrites.apply(&mut attrs);
+        overwrite(&mut attrs, &overwrites);
         attrs.owner = Some(self.name.into());
         Lease { subnet, attrs }
     }
 }
 
-/// Writes what a node announces, where its Node has something else.
 pub(crate) async fn announce(
     api: &Api,
     name: &str,
     node: &NodeView<'_>,
     attrs: &LeaseAttrs,
 ) -> Result<(), StoreError> {
-    let overwrites = Overwrites::read(&node.annotations).unwrap_or_default();
-    match patch::announce(api.nodes.prefix(), &node.annotations, attrs, &overwrites) {
+    let overwrites = overwrites(&node.annotations).unwrap_or_default();
+    match patch::announce(&api.nodes.prefix, &node.annotations, attrs, &overwrites) {
         Some(patch) => {
-            let written = api.patch_status(name, Patch::Merge(&patch)).await;
+            let written = api.patch_status(name, MERGE, &patch).await;
             written.map_err(|error| error.into_store_error(name))
         }
         None => Ok(()),
     }
 }
 
-/// Sets NetworkUnavailable=False on a Node.
 pub(crate) async fn set_available(api: &Api, name: &str) -> Result<(), ApiError> {
     let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    api.patch_status(name, Patch::Strategic(&patch::network_is_available(&now))).await?;
+    api.patch_status(name, STRATEGIC, &patch::network_is_available(&now)).await?;
     tracing::info!("Node {name}: NetworkUnavailable is now False");
     Ok(())
 }

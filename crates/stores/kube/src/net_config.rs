@@ -16,16 +16,12 @@ const SETTLE_TIME: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Debug)]
 pub struct NetConfigFile {
-    path: PathBuf,
+    pub(crate) path: PathBuf,
 }
 
 impl NetConfigFile {
     pub fn new(path: PathBuf) -> Self {
         Self { path }
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     /// `None` while there is none.
@@ -36,7 +32,6 @@ impl NetConfigFile {
         }
     }
 
-    /// The same, with the error of a store.
     pub(crate) fn text(&self) -> Result<Option<String>, StoreError> {
         self.read().map_err(|error| StoreError::Corrupt {
             key: format!("the network config {}", self.path.display()),
@@ -135,7 +130,7 @@ mod tests {
         assert!(matches!(file.read(), Ok(None)));
         let mut changes = file.follow(None);
         swap(directory.path(), "..one", "first");
-        symlink("..data/net-conf.json", file.path()).expect("a link");
+        symlink("..data/net-conf.json", &file.path).expect("a link");
         assert_eq!(changes.next().await.as_deref(), Some("first"));
         for (name, text) in [("..two", "second"), ("..three", "third")] {
             let (next, ()) = tokio::join!(changes.next(), async {
@@ -144,7 +139,7 @@ mod tests {
             });
             assert_eq!(next.as_deref(), Some(text));
         }
-        std::fs::remove_file(file.path()).expect("it is there");
+        std::fs::remove_file(&file.path).expect("it is there");
         assert_eq!(changes.next().await, None);
     }
 
@@ -152,11 +147,11 @@ mod tests {
     async fn a_plain_file_that_is_written_in_place_is_followed() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = NetConfigFile::new(directory.path().join("net-conf.json"));
-        std::fs::write(file.path(), "first").expect("a file");
+        std::fs::write(&file.path, "first").expect("a file");
         let mut changes = file.follow(Some("first".to_owned()));
         let (next, ()) = tokio::join!(changes.next(), async {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            std::fs::write(file.path(), "second").expect("a file");
+            std::fs::write(&file.path, "second").expect("a file");
         });
         assert_eq!(next.as_deref(), Some("second"));
     }

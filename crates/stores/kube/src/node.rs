@@ -9,7 +9,7 @@ use flannel_lease::MAX_DATA_BYTES;
 
 use crate::annotations::{AnnotationPrefix, Key};
 use crate::client::{CORE, Collection};
-use crate::message::{Followed, Malformed, Resource};
+use crate::message::{Resource, Result};
 use crate::{node_json, node_protobuf};
 
 pub(crate) const NETWORK_UNAVAILABLE: &str = "NetworkUnavailable";
@@ -17,20 +17,15 @@ pub(crate) const NETWORK_UNAVAILABLE: &str = "NetworkUnavailable";
 /// More than a lease may carry, wherever a character begins.
 const MAX_KEPT_DATA: usize = MAX_DATA_BYTES + 8;
 
-/// Nodes as flannel reads them, by its annotations.
 #[derive(Clone, Debug)]
 pub struct NodeResource {
     collection: Collection,
-    prefix: AnnotationPrefix,
+    pub(crate) prefix: AnnotationPrefix,
 }
 
 impl NodeResource {
     pub fn new(prefix: AnnotationPrefix) -> Self {
         Self { collection: Collection::of_cluster(CORE, "nodes"), prefix }
-    }
-
-    pub fn prefix(&self) -> &AnnotationPrefix {
-        &self.prefix
     }
 }
 
@@ -41,26 +36,15 @@ impl Resource for NodeResource {
         &self.collection
     }
 
-    fn read_protobuf<'a>(&self, object: &'a [u8]) -> Result<NodeView<'a>, Malformed> {
+    fn read_protobuf<'a>(&self, object: &'a [u8]) -> Result<NodeView<'a>> {
         node_protobuf::read(object, &self.prefix)
     }
 
-    fn read_json<'a>(&self, object: &'a [u8]) -> Result<NodeView<'a>, Malformed> {
+    fn read_json<'a>(&self, object: &'a [u8]) -> Result<NodeView<'a>> {
         node_json::read(object, &self.prefix)
     }
 }
 
-impl Followed for NodeResource {
-    fn version<'v>(object: &'v NodeView<'_>) -> &'v str {
-        &object.resource_version
-    }
-
-    fn ends_initial_events(object: &NodeView<'_>) -> bool {
-        object.ends_initial_events
-    }
-}
-
-/// A Node as it was received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeView<'a> {
     pub name: Cow<'a, str>,
@@ -80,7 +64,6 @@ pub struct NodeView<'a> {
     pub ends_initial_events: bool,
 }
 
-/// Our annotations of a Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Annotations<'a>([Option<Cow<'a, str>>; Key::COUNT]);
 

@@ -7,18 +7,11 @@ use serde::Deserialize;
 
 use crate::annotations::AnnotationPrefix;
 use crate::json::{self, Text, seconds};
-use crate::message::{INITIAL_EVENTS_END, Malformed};
+use crate::message::{INITIAL_EVENTS_END, Result};
 use crate::node::{NETWORK_UNAVAILABLE, NodeView};
 
-pub(crate) fn read<'a>(
-    object: &'a [u8],
-    prefix: &AnnotationPrefix,
-) -> Result<NodeView<'a>, Malformed> {
-    Ok(view(json::read(object)?, prefix))
-}
-
-fn view<'a>(node: Node<'a>, prefix: &AnnotationPrefix) -> NodeView<'a> {
-    let Node { metadata, spec, status } = node;
+pub(crate) fn read<'a>(object: &'a [u8], prefix: &AnnotationPrefix) -> Result<NodeView<'a>> {
+    let Node { metadata, spec, status } = json::read(object)?;
     let is_ours = |condition: &Condition<'_>| condition.kind.0 == NETWORK_UNAVAILABLE;
     let condition = status.conditions.into_iter().flatten().find(is_ours);
     let mut view = NodeView {
@@ -39,64 +32,57 @@ fn view<'a>(node: Node<'a>, prefix: &AnnotationPrefix) -> NodeView<'a> {
             None => {}
         }
     }
-    view
+    Ok(view)
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct Node<'a> {
-    #[serde(borrow, default)]
     metadata: Metadata<'a>,
-    #[serde(borrow, default)]
     spec: Spec<'a>,
-    #[serde(borrow, default)]
     status: NodeStatus<'a>,
 }
 
 #[derive(Deserialize, Default)]
-#[serde(default)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct Metadata<'a> {
-    #[serde(borrow)]
     name: Text<'a>,
-    #[serde(borrow)]
     uid: Text<'a>,
-    #[serde(rename = "resourceVersion", borrow)]
+    #[serde(rename = "resourceVersion")]
     resource_version: Text<'a>,
-    #[serde(rename = "creationTimestamp", borrow)]
+    #[serde(rename = "creationTimestamp")]
     created: Text<'a>,
-    #[serde(borrow)]
     annotations: Option<BTreeMap<Text<'a>, Text<'a>>>,
 }
 
 #[derive(Deserialize, Default)]
-#[serde(default)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct Spec<'a> {
-    #[serde(rename = "podCIDR", borrow)]
+    #[serde(rename = "podCIDR")]
     pod_cidr: Text<'a>,
-    #[serde(rename = "podCIDRs", borrow)]
+    #[serde(rename = "podCIDRs")]
     pod_cidrs: Option<Vec<Text<'a>>>,
 }
 
 #[derive(Deserialize, Default)]
-#[serde(default)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct NodeStatus<'a> {
-    #[serde(borrow)]
     conditions: Option<Vec<Condition<'a>>>,
-    #[serde(rename = "nodeInfo", borrow)]
+    #[serde(rename = "nodeInfo")]
     node_info: NodeInfo<'a>,
 }
 
 #[derive(Deserialize, Default)]
-#[serde(default)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct NodeInfo<'a> {
-    #[serde(rename = "machineID", borrow)]
+    #[serde(rename = "machineID")]
     machine_id: Text<'a>,
 }
 
 #[derive(Deserialize, Default)]
-#[serde(default)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct Condition<'a> {
-    #[serde(rename = "type", borrow)]
+    #[serde(rename = "type")]
     kind: Text<'a>,
-    #[serde(borrow)]
     status: Text<'a>,
 }

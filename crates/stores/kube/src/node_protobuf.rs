@@ -5,14 +5,11 @@ use std::borrow::Cow;
 use flannel_lease::machine_hash;
 
 use crate::annotations::AnnotationPrefix;
-use crate::message::{INITIAL_EVENTS_END, Malformed};
+use crate::message::{INITIAL_EVENTS_END, Result};
 use crate::node::{NETWORK_UNAVAILABLE, NodeView};
 use crate::protobuf::{Fields, Value, first, seconds, text};
 
-pub(crate) fn read<'a>(
-    node: &'a [u8],
-    prefix: &AnnotationPrefix,
-) -> Result<NodeView<'a>, Malformed> {
+pub(crate) fn read<'a>(node: &'a [u8], prefix: &AnnotationPrefix) -> Result<NodeView<'a>> {
     let mut view = NodeView::default();
     for field in Fields(node) {
         match field? {
@@ -25,11 +22,7 @@ pub(crate) fn read<'a>(
     Ok(view)
 }
 
-fn metadata<'a>(
-    bytes: &'a [u8],
-    prefix: &AnnotationPrefix,
-    view: &mut NodeView<'a>,
-) -> Result<(), Malformed> {
+fn metadata<'a>(bytes: &'a [u8], prefix: &AnnotationPrefix, view: &mut NodeView<'a>) -> Result<()> {
     for field in Fields(bytes) {
         match field? {
             (1, Value::Bytes(bytes)) => view.name = Cow::Borrowed(text(bytes)?),
@@ -50,7 +43,7 @@ fn metadata<'a>(
     Ok(())
 }
 
-fn spec<'a>(bytes: &'a [u8], view: &mut NodeView<'a>) -> Result<(), Malformed> {
+fn spec<'a>(bytes: &'a [u8], view: &mut NodeView<'a>) -> Result<()> {
     for field in Fields(bytes) {
         match field? {
             (1, Value::Bytes(bytes)) => view.pod_cidr = Cow::Borrowed(text(bytes)?),
@@ -61,7 +54,7 @@ fn spec<'a>(bytes: &'a [u8], view: &mut NodeView<'a>) -> Result<(), Malformed> {
     Ok(())
 }
 
-fn status_of_node<'a>(status: &'a [u8], view: &mut NodeView<'a>) -> Result<(), Malformed> {
+fn status_of_node<'a>(status: &'a [u8], view: &mut NodeView<'a>) -> Result<()> {
     for field in Fields(status) {
         match field? {
             (4, Value::Bytes(condition))

@@ -4,17 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flannel_backend::Stack;
 use flannel_common::{Task, sleep_until, spawn_sender};
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet, SubnetOrigin};
 use flannel_store::{
     Cursor, NodeNetwork, PublicAddresses, RequestStore, StoreError, StoreEvent, StoreFindings,
 };
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::cluster::Cluster;
-use crate::events::{EventRate, Reason, Recorder, subnet_changed};
-use crate::lease::{Families, Overwrites, attrs};
+use crate::events::{EventRate, Recorder};
+use crate::lease::{attrs, overwrites};
 use crate::named_node::{NamedNode, announce, set_available};
 use crate::net_config::{NetConfigChanges, NetConfigFile};
 use crate::node::NodeView;
@@ -24,13 +26,12 @@ use crate::served::{ServedNode, ServedNodes};
 use crate::working::WorkingNodes;
 
 const EVENT_QUEUE: usize = 1_024;
-/// Shortest interval at which a Node's condition is written.
 const MIN_CONDITION_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub struct KubeNodes {
     cluster: Arc<Cluster>,
-    net_config: NetConfigFile,
+    pub net_config: NetConfigFile,
     set_condition: bool,
     events: Recorder,
     served: Arc<ServedNodes>,
@@ -45,9 +46,10 @@ impl KubeNodes {
         variable: impl Fn(&str) -> Option<String>,
         seed: u64,
     ) -> Result<Self, StoreError> {
-        let (sender, doubted) = mpsc::channel(EVENT_QUEUE);
-        let cluster = Cluster::new(options.api(variable)?, "", seed);
-        let cluster = Arc::new(cluster.looking_after(WorkingNodes::new(sender)));
+        let (contradicted, doubted) = mpsc::channel(EVENT_QUEUE);
+        let mut cluster = Cluster::new(options.api(variable)?, "", seed);
+        cluster.working = Some(WorkingNodes { names: Mutex::default(), contradicted });
+        let cluster = Arc::new(cluster);
         let conditions = options
             .set_node_network_unavailable
             .then(|| Task::spawn("conditions of Nodes", keep_conditions(cluster.clone(), doubted)));
@@ -66,17 +68,13 @@ impl KubeNodes {
         self.cluster.api.client.endpoint()
     }
 
-    pub fn net_config(&self) -> &NetConfigFile {
-        &self.net_config
-    }
-
     fn named<'a>(&'a self, name: &'a str) -> NamedNode<'a> {
         NamedNode {
             api: &self.cluster.api,
             name,
             if_missing: "a node's token or certificate must bear the name that the node has in Kubernetes \
                          (flannelctl pki token NAME; kubectl get nodes), and its kubelet must have run",
-            net_config: self.net_config.path(),
+            net_config: &self.net_config.path,
         }
     }
 
@@ -121,13 +119,11 @@ impl KubeNodes {
         set_available(named.api, name).await.map_err(|error| error.into_store_error(name))
     }
 
-    /// Notes what a node announces.
     fn note_announced(&self, name: &str, subnet: Subnet, attrs: &LeaseAttrs, node: &NodeView<'_>) {
-        let overwrites = Overwrites::read(&node.annotations).unwrap_or_default();
+        let overwrites = overwrites(&node.annotations).unwrap_or_default();
         let before = self.served.note_announced(name, ServedNode::new(subnet, attrs, overwrites));
         if let Some(before) = before.filter(|before| *before != subnet) {
-            let text = subnet_changed(before, Some(subnet));
-            self.events.record(name, Reason::SubnetChanged, text);
+            self.events.record_subnet_change(name, before, Some(subnet));
         }
         let other = self.cluster.table.lock().other_on_subnet(name, subnet);
         self.served.note_clash(&self.events, name, other);
@@ -152,18 +148,17 @@ impl KubeNodes {
 
     /// Nodes that get no packets, told while [`Self::watch`] is.
     pub fn findings(&self) -> watch::Receiver<StoreFindings> {
-        self.cluster.findings()
+        self.cluster.findings.subscribe()
     }
 }
 
-/// Sets the families of the config: unchanged if it cannot be read, both where there has been none. Whether that is a
-/// change.
+/// Sets the families of the config: both where there has been none to read. Whether that is a change.
 fn set_families(cluster: &Cluster, config: Option<&str>) -> bool {
     let config = config.and_then(|text| NetworkConfig::read(text, SubnetOrigin::Store).ok());
     let mut table = cluster.table.lock();
     let families = match config {
-        Some(config) => Families::of(&config),
-        None if table.families() == Families::default() => Families { v4: true, v6: true },
+        Some(config) => Stack::of(&config),
+        None if table.families == Stack::default() => Stack { v4: true, v6: true },
         None => return false,
     };
     table.set_families(families)
@@ -277,7 +272,6 @@ impl Watch {
     }
 }
 
-/// Announces the addresses that the node itself has found.
 async fn write_own_address(cluster: &Cluster, name: &str, own: PublicAddresses) {
     let write = async {
         let node = cluster.api.node(name).await.map_err(|error| error.into_store_error(name))?;

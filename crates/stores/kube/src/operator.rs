@@ -1,9 +1,9 @@
-//! Store of an operator: leases are Nodes, the network config is a ConfigMap, and what only Kubernetes can decide is
-//! reported as such.
+//! Store of an operator: leases are Nodes, the network config is a ConfigMap, and Kubernetes decides the rest.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use flannel_backend::Stack;
 use flannel_lease::{NetworkConfig, Subnet, SubnetOrigin};
 use flannel_store::{
     Cursor, Held, OperatorStore, PoolChange, Refusal, RequestStore, Snapshot, Store, StoreError,
@@ -13,12 +13,10 @@ use tokio::sync::mpsc;
 
 use crate::KubeStore;
 use crate::api::Api;
-use crate::client::{ApiError, CORE, Collection, Patch};
+use crate::client::{ApiError, CORE, Collection, MERGE};
 use crate::cluster::Cluster;
-use crate::lease::Families;
 use crate::requests::KubeRequests;
 
-/// Key of the network config in the ConfigMap.
 const CONFIG_KEY: &str = "net-conf.json";
 
 #[derive(Debug)]
@@ -28,7 +26,6 @@ pub struct KubeOperator {
     requests: KubeRequests,
 }
 
-/// Name of the ConfigMap with the network config.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigMapName {
     pub namespace: String,
@@ -58,7 +55,7 @@ impl KubeOperator {
     /// Needs no API server.
     pub fn new(api: Api, config_map: ConfigMapName, seed: u64) -> Self {
         let cluster = Cluster::new(api, "", seed);
-        cluster.table.lock().set_families(Families { v4: true, v6: true });
+        cluster.table.lock().set_families(Stack { v4: true, v6: true });
         let cluster = Arc::new(cluster);
         Self { requests: KubeRequests::new(cluster.clone()), cluster, config_map }
     }
@@ -130,7 +127,7 @@ impl OperatorStore for KubeOperator {
             .config;
         let leases = self.snapshot().await?.leases;
         // Networks of a Node in a family that the config does not use are ignored.
-        let families = Families::of(&config);
+        let families = Stack::of(&config);
         let subnets = leases.iter().map(|stored| stored.lease.subnet);
         let subnets = subnets.filter_map(|subnet| crate::lease::subnet_in(subnet, families));
         let subnets: Vec<Subnet> = subnets.collect();
@@ -148,11 +145,10 @@ impl OperatorStore for KubeOperator {
             .map_err(|refusal| StoreError::rejected(&attempted, refusal))?;
         let patch = serde_json::json!({"data": {CONFIG_KEY: text}}).to_string();
         let (client, name) = (&self.cluster.api.client, &self.config_map.name);
-        let written = client.patch(&self.config_maps(), name, Patch::Merge(&patch)).await;
+        let written = client.patch(&self.config_maps(), name, MERGE, &patch).await;
         written.map_err(|error| error.into_store_error(&self.config_map.to_string()))
     }
 
-    /// There is none.
     async fn pool(&self, change: PoolChange) -> Result<&dyn SubnetPool, StoreError> {
         match change {
             PoolChange::Reserve(subnet) => Self::refuse(

@@ -13,7 +13,6 @@ pub struct KubeOptions {
     pub api_url: Option<String>,
     pub kubeconfig: Option<PathBuf>,
     pub annotation_prefix: String,
-    /// Path of the network config.
     pub net_config: PathBuf,
     pub set_node_network_unavailable: bool,
 }

@@ -20,7 +20,6 @@ impl PackedNode {
         Self(bytes.into())
     }
 
-    /// Whether a Node has the same lease.
     pub(crate) fn matches(&self, node: &NodeView<'_>) -> bool {
         let Some(mut rest) = self.0.strip_prefix(&machine(node)) else { return false };
         texts(node).all(|text| next(&mut rest) == Some(text.map(str::as_bytes))) && rest.is_empty()
@@ -50,7 +49,6 @@ fn machine(node: &NodeView<'_>) -> [u8; 8] {
     node.machine.map_or(0, NonZeroU64::get).to_be_bytes()
 }
 
-/// Texts that make up the lease.
 fn texts<'a>(node: &'a NodeView<'_>) -> impl Iterator<Item = Option<&'a str>> {
     keys().map(|key| node.annotations.get(key)).chain(node.networks().map(Some))
 }

@@ -1,14 +1,19 @@
 //! Patches of a Node, with only what is different there.
 
+use std::collections::BTreeMap;
+
 use flannel_lease::{LeaseAttrs, RawJson};
-use serde_json::{Map, Value, json};
+use flannel_store::PublicAddresses;
+use serde_json::json;
 
 use crate::annotations::{AnnotationPrefix, Key};
-use crate::lease::Overwrites;
 use crate::node::{Annotations, NETWORK_UNAVAILABLE};
 
 /// The annotations that announce `attrs`; `None`: that one is not to be there.
-pub fn announcement(attrs: &LeaseAttrs, overwrites: &Overwrites) -> [(Key, Option<String>); 7] {
+pub fn announcement(
+    attrs: &LeaseAttrs,
+    overwrites: &PublicAddresses,
+) -> [(Key, Option<String>); 7] {
     // As the Go flannel writes it where there is an address; and of a device that is reached in the other family.
     let data = |data: &Option<RawJson>, address: &Option<String>| match data {
         Some(data) => Some(data.as_str().to_owned()),
@@ -27,23 +32,26 @@ pub fn announcement(attrs: &LeaseAttrs, overwrites: &Overwrites) -> [(Key, Optio
     ]
 }
 
+pub(crate) fn annotations(
+    prefix: &AnnotationPrefix,
+    changes: impl IntoIterator<Item = (Key, Option<String>)>,
+) -> String {
+    let changes: BTreeMap<String, Option<String>> =
+        changes.into_iter().map(|(key, text)| (prefix.name(key), text)).collect();
+    json!({"metadata": {"annotations": changes}}).to_string()
+}
+
 /// A merge patch that makes the Node announce `attrs`; `None` when it does so already.
 pub fn announce(
     prefix: &AnnotationPrefix,
     now: &Annotations<'_>,
     attrs: &LeaseAttrs,
-    overwrites: &Overwrites,
+    overwrites: &PublicAddresses,
 ) -> Option<String> {
-    let mut changed = Map::new();
-    for (key, wanted) in announcement(attrs, overwrites) {
-        if now.get(key) != wanted.as_deref() {
-            changed.insert(prefix.name(key), wanted.map_or(Value::Null, Value::String));
-        }
-    }
-    if changed.is_empty() {
-        return None;
-    }
-    Some(json!({"metadata": {"annotations": changed}}).to_string())
+    let is_new = |(key, wanted): &(Key, Option<String>)| now.get(*key) != wanted.as_deref();
+    let mut changes = announcement(attrs, overwrites).into_iter().filter(is_new).peekable();
+    changes.peek()?;
+    Some(annotations(prefix, changes))
 }
 
 /// A strategic merge patch: says that the node's network works. `now` is a time as Kubernetes writes it.

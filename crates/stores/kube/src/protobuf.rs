@@ -4,21 +4,19 @@
 
 use std::num::NonZeroU64;
 
-use crate::message::{Malformed, Status};
+use crate::message::{Malformed, Result, Status};
 
 /// Prefix of every message outside a stream.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// Cuts the first message off a stream: its length in four bytes comes before it. `None` while it is
-/// incomplete.
+/// Cuts the first message off a stream: four bytes of length come first. `None` while it is incomplete.
 pub(crate) fn cut(stream: &[u8]) -> Option<(&[u8], usize)> {
     let (length, rest) = stream.split_first_chunk::<4>()?;
     let length = u32::from_be_bytes(*length) as usize;
     Some((rest.get(..length)?, 4 + length))
 }
 
-/// The type of a watch's message, and its object.
-pub(crate) fn event(message: &[u8]) -> Result<(&str, &[u8]), Malformed> {
+pub(crate) fn event(message: &[u8]) -> Result<(&str, &[u8])> {
     let (mut kind, mut object) = ("", &[][..]);
     for field in Fields(message) {
         match field? {
@@ -33,8 +31,8 @@ pub(crate) fn event(message: &[u8]) -> Result<(&str, &[u8]), Malformed> {
 /// Reads a page of a list object by object. Returns its version, and where the next page begins.
 pub(crate) fn list<'a>(
     object: &'a [u8],
-    mut tell: impl FnMut(&'a [u8]) -> Result<(), Malformed>,
-) -> Result<(String, Option<String>), Malformed> {
+    mut tell: impl FnMut(&'a [u8]) -> Result<()>,
+) -> Result<(String, Option<String>)> {
     let (mut version, mut next) = (String::new(), None);
     for field in Fields(unwrap(object)?) {
         match field? {
@@ -54,13 +52,11 @@ pub(crate) fn list<'a>(
     Ok((version, next.filter(|token| !token.is_empty())))
 }
 
-/// Status of a refusal.
-pub(crate) fn status(object: &[u8]) -> Result<Status, Malformed> {
+pub(crate) fn status(object: &[u8]) -> Result<Status> {
     let mut status = Status::default();
     for field in Fields(unwrap(object)?) {
         match field? {
             (3, Value::Bytes(bytes)) => status.message = text(bytes)?.to_owned(),
-            (4, Value::Bytes(bytes)) => status.reason = text(bytes)?.to_owned(),
             (6, Value::Number(code)) => status.code = u16::try_from(code).unwrap_or(0),
             _ => {}
         }
@@ -69,7 +65,7 @@ pub(crate) fn status(object: &[u8]) -> Result<Status, Malformed> {
 }
 
 /// Seconds since 1970 of a time.
-pub(crate) fn seconds(time: &[u8]) -> Result<Option<NonZeroU64>, Malformed> {
+pub(crate) fn seconds(time: &[u8]) -> Result<Option<NonZeroU64>> {
     for field in Fields(time) {
         if let (1, Value::Number(seconds)) = field? {
             return Ok(NonZeroU64::new(seconds));
@@ -79,13 +75,13 @@ pub(crate) fn seconds(time: &[u8]) -> Result<Option<NonZeroU64>, Malformed> {
 }
 
 /// An object is wrapped together with the name of its type.
-pub(crate) fn unwrap(object: &[u8]) -> Result<&[u8], Malformed> {
+pub(crate) fn unwrap(object: &[u8]) -> Result<&[u8]> {
     let wrapped = object.strip_prefix(MAGIC).ok_or(Malformed("it is not Kubernetes' protobuf"))?;
     first(wrapped, 2)
 }
 
 /// The field of that number; empty when there is none.
-pub(crate) fn first(message: &[u8], number: u64) -> Result<&[u8], Malformed> {
+pub(crate) fn first(message: &[u8], number: u64) -> Result<&[u8]> {
     for field in Fields(message) {
         match field? {
             (found, Value::Bytes(bytes)) if found == number => return Ok(bytes),
@@ -95,7 +91,7 @@ pub(crate) fn first(message: &[u8], number: u64) -> Result<&[u8], Malformed> {
     Ok(&[])
 }
 
-pub(crate) fn text(bytes: &[u8]) -> Result<&str, Malformed> {
+pub(crate) fn text(bytes: &[u8]) -> Result<&str> {
     std::str::from_utf8(bytes).map_err(|_| Malformed("a text that is not UTF-8"))
 }
 
@@ -106,11 +102,10 @@ pub(crate) enum Value<'a> {
     Fixed,
 }
 
-/// The fields of a message, with their numbers.
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Iterator for Fields<'a> {
-    type Item = Result<(u64, Value<'a>), Malformed>;
+    type Item = Result<(u64, Value<'a>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.0.is_empty() {

@@ -15,13 +15,14 @@ use flannel_store::{
     StoreError,
 };
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::annotations::{AnnotationPrefix, Key};
-use crate::client::Patch;
+use crate::client::MERGE;
 use crate::cluster::Cluster;
+use crate::patch;
 
 /// Text of the request in each Node that has one; `None` in one that has only an answer.
 pub(crate) type RequestTexts = BTreeMap<Box<str>, Option<Box<str>>>;
@@ -43,17 +44,8 @@ struct AnswerId<'a> {
     id: &'a str,
 }
 
-/// A merge patch of a Node's annotations.
-fn patch(prefix: &AnnotationPrefix, changes: &[(Key, Option<String>)]) -> String {
-    let changes = changes.iter().cloned();
-    let changes =
-        changes.map(|(key, text)| (prefix.name(key), text.map_or(Value::Null, Value::String)));
-    json!({"metadata": {"annotations": changes.collect::<serde_json::Map<_, _>>()}}).to_string()
-}
-
-/// A merge patch that removes a request and its answer.
 fn removal(prefix: &AnnotationPrefix) -> String {
-    patch(prefix, &[(Key::Request, None), (Key::Answer, None)])
+    patch::annotations(prefix, [(Key::Request, None), (Key::Answer, None)])
 }
 
 /// Requests as annotations of Nodes. Clones share what has been placed.
@@ -81,7 +73,7 @@ impl RequestStore for KubeRequests {
                 let names = self.names_of(request).await?;
                 self.placed.lock().insert(request.id.clone(), names.clone());
                 let now = jiff::Timestamp::now().as_millisecond().unsigned_abs();
-                (names, Some((Key::Request, request_text(request, now))))
+                (names, Some((Key::Request, Some(request_text(request, now)))))
             }
             RequestChange::Withdraw(id) => {
                 let names = self.nodes_asked(id);
@@ -94,17 +86,17 @@ impl RequestStore for KubeRequests {
                     "" => cluster.table.lock().named_of(answer.node).ok_or_else(lost)?,
                     own => own.into(),
                 };
-                if !cluster.requests().borrow().get(&name).is_some_and(|text| is_about(text, id)) {
+                if !cluster.requests.borrow().get(&name).is_some_and(|text| is_about(text, id)) {
                     return Err(lost());
                 }
                 let mut value: Value = serde_json::from_str(&answer.to_json()).unwrap_or_default();
                 value["Id"] = id.as_str().into();
-                (vec![name], Some((Key::Answer, value.to_string())))
+                (vec![name], Some((Key::Answer, Some(value.to_string()))))
             }
         };
-        let prefix = cluster.api.nodes.prefix();
+        let prefix = &cluster.api.nodes.prefix;
         let patch = match annotation {
-            Some((key, text)) => patch(prefix, &[(key, Some(text))]),
+            Some(annotation) => patch::annotations(prefix, [annotation]),
             None => removal(prefix),
         };
         for name in names {
@@ -148,16 +140,15 @@ impl KubeRequests {
         if let Some(names) = self.placed.lock().get(id) {
             return names.clone();
         }
-        let texts = self.cluster.requests();
-        let texts = texts.borrow();
+        let texts = self.cluster.requests.borrow();
         let of_it = texts.iter().filter(|(_, text)| is_about(text, id));
         of_it.map(|(name, _)| name.clone()).collect()
     }
 }
 
 async fn annotate_if_there(cluster: &Cluster, name: &str, patch: &str) -> Result<(), StoreError> {
-    match cluster.api.patch_status(name, Patch::Merge(patch)).await {
-        Err(error) if error.code() == Some(404) => Ok(()),
+    match cluster.api.patch_status(name, MERGE, patch).await {
+        Err(error) if error.code == Some(404) => Ok(()),
         done => done.map_err(|error| error.into_store_error(name)),
     }
 }
@@ -174,7 +165,7 @@ struct NodeAnnotation {
 }
 
 async fn follow(cluster: &Cluster, published: &watch::Sender<Requests>) {
-    let mut texts = cluster.requests();
+    let mut texts = cluster.requests.subscribe();
     let mut known: BTreeMap<Box<str>, NodeAnnotation> = BTreeMap::new();
     loop {
         let (now, standing) = (Instant::now(), texts.borrow_and_update().clone());
@@ -190,7 +181,7 @@ async fn follow(cluster: &Cluster, published: &watch::Sender<Requests>) {
         send_if_changed(published, requests_of(&known, now, subnet_of));
         for (name, expired) in known.iter_mut().filter(|(_, known)| known.until <= now) {
             (expired.request, expired.until) = (None, until);
-            let removal = removal(cluster.api.nodes.prefix());
+            let removal = removal(&cluster.api.nodes.prefix);
             if let Err(error) = annotate_if_there(cluster, name, &removal).await {
                 tracing::debug!("Cannot remove an expired request from the Node {name}: {error}");
             }
@@ -207,8 +198,7 @@ async fn follow(cluster: &Cluster, published: &watch::Sender<Requests>) {
     }
 }
 
-/// Requests that stand. A Node's annotation concerns the node of that Node alone: who may write one Node, as its kubelet
-/// may, can request nothing of others.
+/// Requests that stand. An annotation concerns its own Node alone: a kubelet can request nothing of others.
 fn requests_of(
     known: &BTreeMap<Box<str>, NodeAnnotation>,
     now: Instant,

@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use flannel_lease::{LeaseAttrs, Subnet};
 use flannel_store::PublicAddresses;
 
-use crate::events::{Reason, Recorder, subnet_clash};
-use crate::lease::Overwrites;
+use crate::events::Recorder;
 
 #[derive(Debug, Default)]
 pub(crate) struct ServedNodes(Mutex<BTreeMap<Box<str>, ServedNode>>);
@@ -18,13 +17,12 @@ pub(crate) struct ServedNode {
     /// Addresses that the node itself has found.
     own: PublicAddresses,
     /// Addresses that an operator wanted instead when the Node was last seen.
-    overwrites: Overwrites,
-    /// Another Node that was seen to have the subnet.
+    overwrites: PublicAddresses,
     clash: Option<Box<str>>,
 }
 
 impl ServedNode {
-    pub(crate) fn new(subnet: Subnet, attrs: &LeaseAttrs, overwrites: Overwrites) -> Self {
+    pub(crate) fn new(subnet: Subnet, attrs: &LeaseAttrs, overwrites: PublicAddresses) -> Self {
         let own = PublicAddresses { v4: attrs.public_ip, v6: attrs.public_ipv6 };
         Self { subnet, own, overwrites, clash: None }
     }
@@ -42,9 +40,12 @@ impl ServedNodes {
         self.0.lock().contains_key(name)
     }
 
-    /// Notes what an operator wants to be announced for a node. Returns the node's own addresses where the
-    /// operator no longer wants another one.
-    pub(crate) fn own_address_again(&self, name: &str, now: Overwrites) -> Option<PublicAddresses> {
+    /// Notes addresses of an operator. Returns the node's own where the operator no longer wants another one.
+    pub(crate) fn own_address_again(
+        &self,
+        name: &str,
+        now: PublicAddresses,
+    ) -> Option<PublicAddresses> {
         let mut nodes = self.0.lock();
         let node = nodes.get_mut(name)?;
         let before = std::mem::replace(&mut node.overwrites, now);
@@ -61,7 +62,7 @@ impl ServedNodes {
         let Some(node) = nodes.get_mut(name) else { return };
         if node.clash != other {
             if let Some(other) = &other {
-                events.record(name, Reason::SubnetClash, subnet_clash(other));
+                events.record_subnet_clash(name, other);
             }
             node.clash = other;
         }
@@ -78,8 +79,8 @@ mod tests {
         let (own, other) = ("192.0.2.1".parse().ok(), "198.51.100.1".parse().ok());
         let attrs = LeaseAttrs { public_ip: own, ..LeaseAttrs::default() };
         let subnet: Subnet = "10.244.1.0-24".parse().expect("a subnet");
-        let written = Overwrites { v4: other, v6: None };
-        let none = Overwrites::default();
+        let written = PublicAddresses { v4: other, v6: None };
+        let none = PublicAddresses::default();
         assert_eq!(served.own_address_again("a", written), None, "it is not served here");
         served.note_announced("a", ServedNode::new(subnet, &attrs, none));
         assert_eq!(served.own_address_again("a", none), None);

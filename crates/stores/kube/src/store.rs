@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use flannel_backend::Stack;
 use flannel_common::{Backoff, Tries, sleep_until, spawn_sender};
 use flannel_lease::{
     Claimant, Expiry, Lease, LeaseAttrs, NetworkConfig, Subnet, SubnetOrigin, Version,
@@ -17,8 +18,8 @@ use tokio::time::Instant;
 
 use crate::api::Api;
 use crate::cluster::Cluster;
-use crate::events::{EventRate, Reason, Recorder, subnet_changed, subnet_clash};
-use crate::lease::{Families, Overwrites, attrs, subnet, subnet_in};
+use crate::events::{EventRate, Recorder};
+use crate::lease::{attrs, overwrites, subnet, subnet_in};
 use crate::named_node::{NamedNode, announce, set_available};
 use crate::net_config::NetConfigFile;
 use crate::node::NodeView;
@@ -62,24 +63,19 @@ impl KubeStore {
         })
     }
 
-    fn node(&self) -> &str {
-        &self.cluster.name
-    }
-
-    /// This node's own Node.
     fn named(&self) -> NamedNode<'_> {
         NamedNode {
             api: &self.cluster.api,
             name: &self.cluster.name,
             if_missing: "the kubelet makes it; check that it runs, and that NODE_NAME is this node's name there",
-            net_config: self.net_config.path(),
+            net_config: &self.net_config.path,
         }
     }
 
     async fn announce(&self, node: &NodeView<'_>, attrs: &LeaseAttrs) -> Result<(), StoreError> {
         // Before the Node can say so itself.
         self.cluster.table.lock().announce(attrs.clone());
-        announce(&self.cluster.api, self.node(), node, attrs).await
+        announce(&self.cluster.api, &self.cluster.name, node, attrs).await
     }
 
     pub(crate) fn held(lease: Lease) -> Held {
@@ -125,7 +121,7 @@ async fn node_name(
 #[async_trait]
 impl Store for KubeStore {
     fn name(&self) -> String {
-        format!("Kubernetes Subnet Manager - {}", self.node())
+        format!("Kubernetes Subnet Manager - {}", &self.cluster.name)
     }
 
     fn contact(&self) -> Option<Contact> {
@@ -177,7 +173,7 @@ impl NodeStore for KubeStore {
         let node = self.named().get().await?;
         // Before all others are listed: without it they are of no use.
         self.named().assigned(config, &node)?;
-        self.cluster.table.lock().set_families(Families::of(config));
+        self.cluster.table.lock().set_families(Stack::of(config));
         let snapshot = self.cluster.leases().await.map_err(|error| error.into_store_error(""))?;
         let announced =
             attrs(&node.annotations).ok().filter(|attrs| !attrs.backend_type.is_empty());
@@ -196,11 +192,11 @@ impl NodeStore for KubeStore {
 
     /// Sets the Node's condition, and watches it from then on: a Node that is created again loses it.
     async fn report(&self, network: &NodeNetwork) {
-        self.events.record_network(self.node(), network);
+        self.events.record_network(&self.cluster.name, network);
         if *network != NodeNetwork::Works || !self.set_condition {
             return;
         }
-        let mut own = self.cluster.own();
+        let mut own = self.cluster.own.subscribe();
         let mut tries = CONDITION_RETRY.tries(fastrand::Rng::new());
         loop {
             let condition = own.borrow_and_update().clone().map(|node| node.network_unavailable);
@@ -208,23 +204,19 @@ impl NodeStore for KubeStore {
                 Some(Some(status)) if status == "False" => tries.reset(),
                 // There is nothing to write it into.
                 None => {}
+                // Once it is written, the watch will report it.
                 Some(_) => {
-                    let Err(error) = set_available(&self.cluster.api, self.node()).await else {
-                        // The watch will report it; until then there is nothing to do.
-                        if own.changed().await.is_err() {
-                            return;
-                        }
+                    if let Err(error) = set_available(&self.cluster.api, &self.cluster.name).await {
+                        let pause = tries.pause().max(error.retry_after.unwrap_or_default());
+                        tracing::error!(
+                            "Cannot set NetworkUnavailable=False on Node {}: {}; no pods are scheduled here until it is \
+                             set; next try in {pause:.0?}",
+                            &self.cluster.name,
+                            error.into_store_error(&self.cluster.name)
+                        );
+                        tokio::time::sleep(pause).await;
                         continue;
-                    };
-                    let pause = tries.pause().max(error.retry_after().unwrap_or_default());
-                    tracing::error!(
-                        "Cannot set NetworkUnavailable=False on Node {}: {}; no pods are scheduled here until it is set; next \
-                         try in {pause:.0?}",
-                        self.node(),
-                        error.into_store_error(self.node())
-                    );
-                    tokio::time::sleep(pause).await;
-                    continue;
+                    }
                 }
             }
             if own.changed().await.is_err() {
@@ -254,8 +246,7 @@ impl AcquireAttempt for KubeAttempt {
         store.announce(&node, &claim.attrs).await?;
         // Also if that happened while no daemon ran here, as when the Node was made again.
         if let Some(before) = claim.previous.filter(|before| !before.overlaps(&subnet)) {
-            let text = subnet_changed(before, Some(subnet));
-            store.events.record(store.node(), Reason::SubnetChanged, text);
+            store.events.record_subnet_change(&store.cluster.name, before, Some(subnet));
         }
         Ok(KubeStore::held(Lease { subnet, attrs: claim.attrs.clone() }))
     }
@@ -266,7 +257,7 @@ impl AcquireAttempt for KubeAttempt {
 struct LastWrite {
     at: Instant,
     /// Addresses that an operator wanted to be announced instead of the node's.
-    overwrites: Overwrites,
+    overwrites: PublicAddresses,
     again: Option<Instant>,
 }
 
@@ -275,7 +266,7 @@ impl LastWrite {
     /// once; another writer that keeps changing flannel's own annotations is answered with growing pauses.
     fn due(
         &self,
-        overwrites: Overwrites,
+        overwrites: PublicAddresses,
         now: Instant,
         pause: impl FnOnce() -> Duration,
     ) -> Instant {
@@ -297,7 +288,6 @@ struct NodeWatch {
     /// Subnet that Kubernetes has assigned to this node, as last seen.
     assigned: Option<Option<Subnet>>,
     recorder: Recorder,
-    /// Another Node that was seen to have this node's subnet.
     clash: Option<Box<str>>,
     events: mpsc::Sender<StoreEvent>,
 }
@@ -306,7 +296,7 @@ impl NodeWatch {
     async fn run(&mut self, config: Option<String>) {
         // It may have changed since it was last read.
         self.send(config.map_or(StoreEvent::ConfigGone, StoreEvent::Config)).await;
-        let mut own = self.cluster.own();
+        let mut own = self.cluster.own.subscribe();
         self.assigned = Some(assigned(&own.borrow_and_update()));
         let mut written = None;
         loop {
@@ -345,9 +335,9 @@ impl NodeWatch {
     async fn correct_own_node(&mut self, last: Option<LastWrite>) -> Option<LastWrite> {
         let (name, now) = (self.cluster.name.clone(), Instant::now());
         let node = self.cluster.table.lock().own().cloned()?;
-        let overwrites = Overwrites::read(&node.annotations).unwrap_or_else(|why| {
+        let overwrites = overwrites(&node.annotations).unwrap_or_else(|why| {
             tracing::warn!("Node {name}: {why}; the node's own address is announced");
-            Overwrites::default()
+            PublicAddresses::default()
         });
         let Some(attrs) = self.cluster.table.lock().overwritten_attrs().cloned() else {
             return last.map(|last| LastWrite { again: None, ..last });
@@ -374,7 +364,6 @@ impl NodeWatch {
         }
     }
 
-    /// Whether an event concerns this node's own subnet.
     fn concerns_own_subnet(&self, event: &StoreEvent) -> bool {
         let own = self.assigned.flatten();
         let overlaps = |subnet: &Subnet| own.is_some_and(|own| own.overlaps(subnet));
@@ -394,7 +383,7 @@ impl NodeWatch {
         }
         self.clash = other;
         if let Some(other) = &self.clash {
-            self.recorder.record(&self.cluster.name, Reason::SubnetClash, subnet_clash(other));
+            self.recorder.record_subnet_clash(&self.cluster.name, other);
         }
     }
 
@@ -403,11 +392,9 @@ impl NodeWatch {
         if before != Some(now) {
             // Another subnet is recorded when it is announced.
             if let (Some(before), None) = (before.flatten(), now) {
-                let text = subnet_changed(before, None);
-                self.recorder.record(&self.cluster.name, Reason::SubnetChanged, text);
+                self.recorder.record_subnet_change(&self.cluster.name, before, None);
             }
-            let now =
-                now.and_then(|subnet| subnet_in(subnet, self.cluster.table.lock().families()));
+            let now = now.and_then(|subnet| subnet_in(subnet, self.cluster.table.lock().families));
             self.send(StoreEvent::Assigned(now)).await;
         }
     }
@@ -418,7 +405,6 @@ impl NodeWatch {
     }
 }
 
-/// Subnet that a Node has been assigned.
 fn assigned(node: &Option<NodeView<'static>>) -> Option<Subnet> {
     subnet(node.as_ref()?).ok().flatten()
 }
@@ -431,7 +417,7 @@ mod tests {
     fn an_operator_is_followed_at_once_and_a_fight_for_annotations_is_not_endless() {
         let at = Instant::now();
         let (pause, second) = (Duration::from_secs(4), Duration::from_secs(1));
-        let wanted = |last: u8| Overwrites { v4: Some([192, 0, 2, last].into()), v6: None };
+        let wanted = |last: u8| PublicAddresses { v4: Some([192, 0, 2, last].into()), v6: None };
         let last = LastWrite { at, overwrites: wanted(1), again: None };
         let waits = |last: LastWrite, now: u8, after: Duration| {
             let now = (wanted(now), at + after);

@@ -3,28 +3,29 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
+use flannel_backend::Stack;
 use flannel_common::shorten;
 use flannel_lease::{Lease, LeaseAttrs, Subnet, Version};
-use flannel_store::{AnnouncedSince, LeaseConflict, StoreEvent, StoreFindings, StoredLease};
+use flannel_store::{
+    AnnouncedSince, LeaseConflict, PublicAddresses, StoreEvent, StoreFindings, StoredLease,
+};
 
 use crate::annotations::Key;
-use crate::lease::{Families, Overwrites, attrs, in_families, lease_of, subnet};
+use crate::lease::{attrs, in_families, lease_of, overwrite, overwrites, subnet};
 use crate::node::NodeView;
 use crate::packed::PackedNode;
 use crate::patch::announcement;
 
-/// Most bytes of the reason why a Node is unusable.
 const MAX_REASON_BYTES: usize = 300;
 
 #[derive(Debug)]
 pub struct NodeTable {
     nodes: BTreeMap<Box<str>, KnownNode>,
-    families: Families,
+    pub(crate) families: Stack,
     own: OwnNode,
-    /// Number of lists that were begun.
     list: u32,
     /// Nodes whose announcement cannot be used, and why.
-    unusable: BTreeMap<Box<str>, Box<str>>,
+    pub(crate) unusable: BTreeMap<Box<str>, Box<str>>,
 }
 
 /// State of one of thousands of Nodes, so it is small.
@@ -47,20 +48,18 @@ impl KnownNode {
     }
 }
 
-/// This node's own Node.
 #[derive(Debug)]
 struct OwnNode {
     name: Box<str>,
     seen: Option<NodeView<'static>>,
     listed: bool,
-    /// Attributes that this node has announced.
     announced: Option<LeaseAttrs>,
 }
 
 impl NodeTable {
     /// `own` is the name of this node's own Node. Without one, what an operator has written instead of a node's address
     /// counts before the node itself has taken it up.
-    pub fn new(own: &str, families: Families) -> Self {
+    pub fn new(own: &str, families: Stack) -> Self {
         let own = OwnNode { name: own.into(), seen: None, listed: false, announced: None };
         Self { nodes: BTreeMap::new(), families, own, list: 0, unusable: BTreeMap::new() }
     }
@@ -73,7 +72,6 @@ impl NodeTable {
         self.nodes.is_empty()
     }
 
-    /// This node's own Node, as it was last seen.
     pub fn own(&self) -> Option<&NodeView<'static>> {
         self.own.seen.as_ref()
     }
@@ -87,19 +85,17 @@ impl NodeTable {
     /// Attributes that this node has announced, if its Node has others.
     pub fn overwritten_attrs(&self) -> Option<&LeaseAttrs> {
         let (announced, seen) = (self.own.announced.as_ref()?, self.own.seen.as_ref()?);
-        let overwrites = Overwrites::read(&seen.annotations).unwrap_or_default();
+        let overwrites = overwrites(&seen.annotations).unwrap_or_default();
         let packed =
             |(key, wanted): &(Key, Option<String>)| seen.annotations.get(*key) == wanted.as_deref();
         (!announcement(announced, &overwrites).iter().all(packed)).then_some(announced)
     }
 
-    /// Another Node that has this node's own subnet.
     pub fn same_subnet(&self) -> Option<Box<str>> {
         let own = self.nodes.get(&*self.own.name)?.subnet?;
         self.other_on_subnet(&self.own.name, own)
     }
 
-    /// Another Node that has the subnet of the Node of this name.
     pub fn other_on_subnet(&self, own: &str, subnet: Subnet) -> Option<Box<str>> {
         self.on(subnet).map(|(name, _)| name).find(|name| ***name != *own).cloned()
     }
@@ -109,21 +105,16 @@ impl NodeTable {
         StoreFindings { conflicts: self.conflicts(), unusable: self.unusable.clone() }
     }
 
-    /// Nodes whose announcement cannot be used, and why.
-    pub(crate) fn unusable(&self) -> &BTreeMap<Box<str>, Box<str>> {
-        &self.unusable
-    }
-
     /// Nodes with the same subnet, by the one that gets its packets.
     fn conflicts(&self) -> Vec<LeaseConflict> {
         let mut conflicts: BTreeMap<Subnet, LeaseConflict> = BTreeMap::new();
         for (name, known) in &self.nodes {
-            let Some(lease) = self.lease_of(name, known) else { continue };
-            let others = Vec::new();
-            let conflict = LeaseConflict { subnet: lease.subnet, holder: name.clone(), others };
-            match conflicts.entry(lease.subnet) {
-                Entry::Vacant(free) => _ = free.insert(conflict),
-                Entry::Occupied(mut taken) => taken.get_mut().others.push(name.clone()),
+            let Some(Lease { subnet, .. }) = self.lease_of(name, known) else { continue };
+            let (holder, others) = (name.clone(), Vec::new());
+            let conflict = conflicts.entry(subnet);
+            let conflict = conflict.or_insert(LeaseConflict { subnet, holder, others });
+            if conflict.holder != *name {
+                conflict.others.push(name.clone());
             }
         }
         conflicts.into_values().filter(|conflict| !conflict.others.is_empty()).collect()
@@ -140,18 +131,14 @@ impl NodeTable {
     }
 
     /// Addresses that an operator has written into the Node of this name.
-    pub(crate) fn overwrites(&self, name: &str) -> Overwrites {
+    pub(crate) fn overwrites(&self, name: &str) -> PublicAddresses {
         let known = self.nodes.get(name).map(|known| known.packed.node());
-        let read = known.and_then(|node| Overwrites::read(&node.annotations).ok());
+        let read = known.and_then(|node| overwrites(&node.annotations).ok());
         read.unwrap_or_default()
     }
 
-    pub fn families(&self) -> Families {
-        self.families
-    }
-
     /// Sets the families; whether they have changed, and with them all leases.
-    pub fn set_families(&mut self, families: Families) -> bool {
+    pub fn set_families(&mut self, families: Stack) -> bool {
         std::mem::replace(&mut self.families, families) != families
     }
 
@@ -196,7 +183,6 @@ impl NodeTable {
         leases.into_values().collect()
     }
 
-    /// Applies a Node that was created or written.
     pub fn put(&mut self, node: &NodeView<'_>) -> Vec<StoreEvent> {
         // Most often it is a heartbeat, which must cost next to nothing.
         if !self.is_news(node) {
@@ -224,7 +210,6 @@ impl NodeTable {
         left.into_iter().chain(put).collect()
     }
 
-    /// Applies the deletion of a Node.
     pub fn deleted(&mut self, name: &str) -> Option<StoreEvent> {
         let before = self.lease(name);
         self.nodes.remove(name);
@@ -290,7 +275,7 @@ impl NodeTable {
                 let mut attrs = attrs(&node.annotations).ok()?;
                 attrs.machine = node.machine;
                 if self.own.name.is_empty() {
-                    Overwrites::read(&node.annotations).unwrap_or_default().apply(&mut attrs);
+                    overwrite(&mut attrs, &overwrites(&node.annotations).unwrap_or_default());
                 }
                 attrs
             }
@@ -301,17 +286,14 @@ impl NodeTable {
         Some(lease)
     }
 
-    /// The subnet that the Node of this name has.
     pub(crate) fn subnet_of(&self, name: &str) -> Option<Subnet> {
         self.nodes.get(name)?.subnet
     }
 
-    /// The name of the Node that has this subnet.
     pub(crate) fn named_of(&self, subnet: Subnet) -> Option<Box<str>> {
         self.holder(subnet)?.lease.attrs.owner
     }
 
-    /// Lease of the Node that has this subnet.
     fn holder(&self, subnet: Subnet) -> Option<StoredLease> {
         self.on(subnet).find_map(|(name, known)| {
             let lease = self.lease_of(name, known).filter(|lease| lease.subnet == subnet)?;

@@ -11,7 +11,6 @@ pub struct TokenReview {
     /// `system:serviceaccount:kube-flannel:flannel`
     pub user: String,
     pub node: Option<String>,
-    /// Reason why it is not authenticated.
     pub error: Option<String>,
 }
 

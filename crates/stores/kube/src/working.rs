@@ -10,16 +10,12 @@ use crate::node::NodeView;
 
 #[derive(Debug)]
 pub(crate) struct WorkingNodes {
-    names: Mutex<BTreeSet<Box<str>>>,
-    contradicted: mpsc::Sender<String>,
+    pub(crate) names: Mutex<BTreeSet<Box<str>>>,
+    /// Gets the names of Nodes whose condition says otherwise.
+    pub(crate) contradicted: mpsc::Sender<String>,
 }
 
 impl WorkingNodes {
-    /// Sends the names of Nodes whose condition says otherwise to `contradicted`.
-    pub(crate) fn new(contradicted: mpsc::Sender<String>) -> Self {
-        Self { names: Mutex::default(), contradicted }
-    }
-
     pub(crate) fn set(&self, name: &str, works: bool) {
         match works {
             true => self.names.lock().insert(name.into()),

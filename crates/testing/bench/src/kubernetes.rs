@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use flannel_backend::Stack;
 use flannel_kube::access::Access;
 use flannel_kube::annotations::AnnotationPrefix;
 use flannel_kube::api::Api;
 use flannel_kube::cluster::Cluster;
-use flannel_kube::lease::Families;
 use flannel_kube::message::Encoding;
 use flannel_kube::node::NodeResource;
 use flannel_kube::testing::{self, ApiServer, NodeSpec};
@@ -148,7 +148,7 @@ fn list(server: &ApiServer) -> anyhow::Result<Duration> {
         runtime.block_on(async {
             let api = Api::new(server.admin(), prefix);
             let cluster = Cluster::new(api, "own", 1);
-            cluster.table.lock().set_families(Families { v4: true, v6: false });
+            cluster.table.lock().set_families(Stack { v4: true, v6: false });
             let begin = Instant::now();
             cluster.list().await?;
             Ok(begin.elapsed())
@@ -247,7 +247,7 @@ pub(crate) fn keep_known_nodes(kubeconfig: PathBuf) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let cluster = Arc::new(Cluster::new(api, "own", 1));
-        cluster.table.lock().set_families(Families { v4: true, v6: false });
+        cluster.table.lock().set_families(Stack { v4: true, v6: false });
         let mut events = cluster.follow(&Cursor::BEGINNING);
         while let Some(event) = events.recv().await {
             if let StoreEvent::Snapshot(leases) = event {

@@ -9,11 +9,11 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::DIALECT;
+use crate::Result;
 use crate::client::Client;
 use crate::crypto::{encode, hmac_sha1};
-use crate::http::{Answer, call_api};
+use crate::http::call_api;
 use crate::json::text;
-use crate::{CloudError, Fault};
 
 const VERSION: &str = "2016-04-28";
 
@@ -21,7 +21,7 @@ pub(super) async fn call(
     client: &Client,
     action: &'static str,
     parameters: Vec<(&'static str, String)>,
-) -> Result<Value, CloudError> {
+) -> Result<Value> {
     let access = &client.access;
     let region = &access.node.region;
     let url =
@@ -45,7 +45,9 @@ pub(super) async fn call(
     let body = format!("{form}&Signature={}", encode(&signature));
     let answer = call_api(action, Method::POST, url, headers, body).await?;
     if !answer.is_success() {
-        return Err(explain(action, &answer).with_retry_after(answer.retry_after));
+        let body = answer.json(action).unwrap_or_default();
+        let (code, message) = (text(&body, "/Code"), text(&body, "/Message"));
+        return Err(DIALECT.error(action, &format!("vpc:{action}"), &answer, code, message));
     }
     answer.json(action)
 }
@@ -59,36 +61,6 @@ fn sign(method: &str, keys: &Keys, mut parameters: Vec<(&str, String)>) -> (Stri
     let key = format!("{}&", keys.secret.reveal());
     let signature = STANDARD.encode(hmac_sha1(key.as_bytes(), &to_sign));
     (text, signature)
-}
-
-/// Classifies an error by the codes of the operations, and the "Common error codes" of the API reference.
-fn explain(action: &str, answer: &Answer) -> CloudError {
-    let body = answer.json(action).unwrap_or_default();
-    let (code, message) = (text(&body, "/Code"), text(&body, "/Message"));
-    let fault = match code {
-        _ if code.starts_with("Forbidden") || code == "NoPermission" => Fault::Denied,
-        _ if code.starts_with("InvalidAccessKeyId")
-            || code.starts_with("InvalidSecurityToken")
-            || code.starts_with("SignatureDoesNotMatch")
-            || code.starts_with("IncompleteSignature")
-            || code.starts_with("InvalidTimeStamp") =>
-        {
-            Fault::Credentials
-        }
-        _ if code.starts_with("Throttling") => Fault::Throttled,
-        _ if code.contains("Quota") => Fault::Limit,
-        _ if code.ends_with("Duplicated") || code.ends_with("AlreadyExist") => Fault::Exists,
-        _ if code.ends_with("NotFound") || code.ends_with("NotExist") => Fault::NotFound,
-        _ if code.contains("Conflict") || code.contains("Status") => Fault::Temporary,
-        _ if answer.status == 429 => Fault::Throttled,
-        _ if answer.status >= 500 => Fault::Temporary,
-        _ => Fault::Refused,
-    };
-    let why = match code {
-        "" => format!("HTTP {}", answer.status),
-        code => format!("{code}: {message}"),
-    };
-    DIALECT.error(fault, action, &format!("vpc:{action}"), code, &why)
 }
 
 #[cfg(test)]

@@ -8,10 +8,10 @@ mod call;
 use flannel_entries::cloud::{CloudRoute, Provider, Table};
 use serde_json::Value;
 
-use crate::CloudError;
 use crate::client::{Client, RouteState, TableRoute, TableView};
 use crate::instance::Dialect;
 use crate::json::{items, text};
+use crate::{Fault, Result};
 use call::call;
 
 const PAGE: usize = 50;
@@ -38,13 +38,25 @@ pub(crate) const DIALECT: Dialect = Dialect {
     cloud: "Alibaba Cloud",
     how_to_give_keys: "give the instance a RAM role, or set Backend.AccessKeyID and AccessKeySecret, or ACCESS_KEY_ID \
                        and ACCESS_KEY_SECRET for flanneld",
+    // Codes of the operations, and the "Common error codes" of the API reference.
+    faults: &[
+        (Fault::Denied, &["Forbidden*", "NoPermission"]),
+        (Fault::Credentials, &["InvalidAccessKeyId*", "InvalidSecurityToken*"]),
+        (Fault::Credentials, &["SignatureDoesNotMatch*", "IncompleteSignature*"]),
+        (Fault::Credentials, &["InvalidTimeStamp*"]),
+        (Fault::Throttled, &["Throttling*"]),
+        (Fault::Limit, &["*Quota*"]),
+        (Fault::Exists, &["*Duplicated", "*AlreadyExist"]),
+        (Fault::NotFound, &["*NotFound", "*NotExist"]),
+        (Fault::Temporary, &["*Conflict*", "*Status*"]),
+    ],
     wrong_clock: "InvalidTimeStamp",
     no_table: "RouteTable",
     tables_of: "VPC",
     quota: "of custom routes in a route table",
 };
 
-pub(crate) async fn view(client: &Client, table: &Table) -> Result<TableView, CloudError> {
+pub(crate) async fn view(client: &Client, table: &Table) -> Result<TableView> {
     let id = match table {
         Table::Named(id) => id.clone(),
         Table::Detected => detect(client).await?,
@@ -65,7 +77,7 @@ pub(crate) async fn view(client: &Client, table: &Table) -> Result<TableView, Cl
 }
 
 /// The table that is bound to the switch of this node, else the default one of the VPC.
-async fn detect(client: &Client) -> Result<String, CloudError> {
+async fn detect(client: &Client) -> Result<String> {
     const ACTION: &str = "DescribeRouteTableList";
     let interface = &client.access.interface;
     let (mut system, mut seen, mut number) = (None, 0, 1_usize);
@@ -112,11 +124,7 @@ fn read(entry: &Value) -> Option<TableRoute> {
     })
 }
 
-pub(crate) async fn put(
-    client: &Client,
-    table: &str,
-    route: &CloudRoute,
-) -> Result<(), CloudError> {
+pub(crate) async fn put(client: &Client, table: &str, route: &CloudRoute) -> Result<()> {
     let parameters = vec![
         ("RouteTableId", table.to_owned()),
         ("DestinationCidrBlock", route.destination.to_string()),
@@ -126,11 +134,7 @@ pub(crate) async fn put(
     call(client, "CreateRouteEntry", parameters).await.map(drop)
 }
 
-pub(crate) async fn remove(
-    client: &Client,
-    table: &str,
-    found: &TableRoute,
-) -> Result<(), CloudError> {
+pub(crate) async fn remove(client: &Client, table: &str, found: &TableRoute) -> Result<()> {
     let parameters = vec![("RouteTableId", table.to_owned()), ("RouteEntryId", found.id.clone())];
     call(client, "DeleteRouteEntry", parameters).await.map(drop)
 }

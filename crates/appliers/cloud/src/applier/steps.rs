@@ -13,7 +13,7 @@ use super::task::{Part, PartResult, RouteTask, TableReading, unless_throttled};
 use crate::client::{Client, TableRoute, TableView};
 use crate::plan::{compare, unwanted};
 use crate::record::{self, OwnRoute};
-use crate::{CloudError, Fault};
+use crate::{CloudError, Fault, Result};
 
 const MAX_REMOVAL_ATTEMPTS: u32 = 10;
 
@@ -165,7 +165,7 @@ impl<S: Requester> RouteTask<S> {
         });
     }
 
-    pub(super) fn on_step(&mut self, step: Step, result: Result<(), CloudError>, now: Instant) {
+    pub(super) fn on_step(&mut self, step: Step, result: Result<()>, now: Instant) {
         match step {
             Step::Put { route, table, .. } => {
                 let key = route.key();

@@ -15,7 +15,7 @@ use super::steps::{Step, write};
 use super::{Job, left_behind};
 use crate::client::{Client, MayForward, TableView};
 use crate::pace::Pace;
-use crate::{CloudError, Fault};
+use crate::{CloudError, Fault, Result};
 
 const POLICY: RepairPolicy =
     RepairPolicy { at_once: 5, calm: Duration::from_secs(600), undone: RETRY, refused: RETRY };
@@ -35,7 +35,6 @@ pub(super) struct RouteTask<S> {
     knows_the_past: bool,
     /// Something was declared since the last round began.
     pub(super) changed: bool,
-    /// Comparisons that wait for the end of a round.
     pub(super) comparing: Vec<PendingComparison>,
     /// Routes that were removed meanwhile.
     pub(super) removed: Vec<String>,
@@ -55,15 +54,14 @@ pub(super) struct PendingComparison {
 
 pub(super) enum PartResult {
     /// Tables, and whether this node may forward by an access.
-    Looked(Vec<TableReading>, Vec<(Arc<Access>, Result<MayForward, CloudError>)>),
-    Written(Vec<(Step, Result<(), CloudError>)>),
+    Looked(Vec<TableReading>, Vec<(Arc<Access>, Result<MayForward>)>),
+    Written(Vec<(Step, Result<()>)>),
 }
 
-/// A table, or why it could not be read.
 pub(super) struct TableReading {
     pub(super) client: Arc<Client>,
     pub(super) table: Table,
-    pub(super) view: Result<TableView, CloudError>,
+    pub(super) view: Result<TableView>,
 }
 
 impl<S: Requester> RouteTask<S> {
@@ -75,7 +73,7 @@ impl<S: Requester> RouteTask<S> {
             clients: Vec::new(),
             doubt: None,
             last_error: None,
-            pace: Pace::new(),
+            pace: Pace::default(),
             knows_the_past: false,
             changed: false,
             comparing: Vec::new(),
@@ -198,7 +196,6 @@ impl<S: Requester> RouteTask<S> {
         None
     }
 
-    /// First part of a round: reads what there is.
     fn look(&mut self) -> Part {
         let entries: Vec<CloudEntry> = self.wanted.iter().cloned().collect();
         let leaving = self.leaving.iter().map(|(route, _)| CloudEntry::Route(route.clone()));
@@ -289,12 +286,7 @@ impl<S: Requester> RouteTask<S> {
         }
     }
 
-    fn on_forwarding(
-        &mut self,
-        access: Arc<Access>,
-        result: Result<MayForward, CloudError>,
-        now: Instant,
-    ) {
+    fn on_forwarding(&mut self, access: Arc<Access>, result: Result<MayForward>, now: Instant) {
         let entry = CloudEntry::Forwarding(access);
         let key = entry.key();
         if self.wanted.get(&key) != Some(&entry) {
@@ -349,8 +341,8 @@ impl<S: Requester> RouteTask<S> {
 /// Asks a cloud, unless it has refused: once throttled, nothing more is asked.
 pub(super) async fn unless_throttled<T>(
     refusal: &mut Option<CloudError>,
-    question: impl Future<Output = Result<T, CloudError>>,
-) -> Result<T, CloudError> {
+    question: impl Future<Output = Result<T>>,
+) -> Result<T> {
     if let Some(error) = refusal {
         return Err(error.clone());
     }
@@ -359,7 +351,7 @@ pub(super) async fn unless_throttled<T>(
     result
 }
 
-fn throttling<T>(result: &Result<T, CloudError>) -> Option<CloudError> {
+fn throttling<T>(result: &Result<T>) -> Option<CloudError> {
     result.as_ref().err().filter(|error| error.fault == Fault::Throttled).cloned()
 }
 

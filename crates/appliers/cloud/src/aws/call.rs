@@ -10,7 +10,7 @@ use crate::crypto::encode;
 use crate::http::{Answer, call_api};
 use crate::sign::{Scope, ToSign};
 use crate::xml::Element;
-use crate::{CloudError, Fault};
+use crate::{CloudError, Fault, Result};
 
 pub(crate) type Parameters = Vec<(String, String)>;
 
@@ -21,7 +21,7 @@ pub(super) async fn call(
     client: &Client,
     action: &'static str,
     parameters: Parameters,
-) -> Result<Element, CloudError> {
+) -> Result<Element> {
     let region = &client.access.node.region;
     let endpoint = client.access.endpoint.clone();
     let endpoint = endpoint.or_else(|| variable(&["AWS_ENDPOINT_URL_EC2", "AWS_ENDPOINT_URL"]));
@@ -52,7 +52,7 @@ pub(super) async fn call(
             |why: String| CloudError::temporary(action, &format!("an unreadable answer: {why}"));
         return Element::parse(&answer.body).map_err(unreadable);
     }
-    Err(explain(action, &format!("ec2:{action}"), &answer).with_retry_after(answer.retry_after))
+    Err(explain(action, &format!("ec2:{action}"), &answer))
 }
 
 /// Domain of a region: China's have their own.
@@ -68,7 +68,7 @@ pub(super) fn form(action: &str, version: &str, parameters: Parameters) -> Strin
     pairs.join("&")
 }
 
-/// Classifies an error by the list of error codes of the "Amazon EC2 API Reference".
+/// The error of an answer.
 pub(super) fn explain(action: &str, permission: &str, answer: &Answer) -> CloudError {
     let parsed = Element::parse(&answer.body).ok();
     let error = parsed.as_ref().and_then(|root| root.find("Error"));
@@ -78,33 +78,5 @@ pub(super) fn explain(action: &str, permission: &str, answer: &Answer) -> CloudE
     // Behind this are hundreds of characters that only AWS can read.
     let message =
         message.split("Encoded authorization failure message").next().unwrap_or_default().trim();
-    let fault = match code.as_str() {
-        "UnauthorizedOperation"
-        | "AccessDenied"
-        | "AccessDeniedException"
-        | "Blocked"
-        | "OptInRequired" => Fault::Denied,
-        "AuthFailure"
-        | "InvalidClientTokenId"
-        | "SignatureDoesNotMatch"
-        | "RequestExpired"
-        | "ExpiredToken"
-        | "MissingAuthenticationToken"
-        | "IncompleteSignature"
-        | "UnrecognizedClientException" => Fault::Credentials,
-        "RequestLimitExceeded" | "Throttling" | "ThrottlingException" | "RequestThrottled" => {
-            Fault::Throttled
-        }
-        "RouteAlreadyExists" => Fault::Exists,
-        "RouteLimitExceeded" => Fault::Limit,
-        _ if code.ends_with(".NotFound") => Fault::NotFound,
-        _ if answer.status == 429 => Fault::Throttled,
-        _ if answer.status >= 500 => Fault::Temporary,
-        _ => Fault::Refused,
-    };
-    let why = match code.as_str() {
-        "" => format!("HTTP {}", answer.status),
-        code => format!("{code}: {message}"),
-    };
-    DIALECT.error(fault, action, permission, &code, &why)
+    DIALECT.error(action, permission, answer, &code, message)
 }

@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use crate::client::{Client, MayForward, RouteState, TableRoute, TableView};
 use crate::instance::Dialect;
 use crate::xml::Element;
-use crate::{CloudError, Fault};
+use crate::{CloudError, Fault, Result};
 use call::{Parameters, call};
 
 /// Number of tables in an answer; further pages are requested.
@@ -41,13 +41,26 @@ pub(crate) const DIALECT: Dialect = Dialect {
     cloud: "EC2",
     how_to_give_keys: "give the instance a role (an instance profile), or set AWS_ACCESS_KEY_ID and \
                        AWS_SECRET_ACCESS_KEY, or AWS_ROLE_ARN and AWS_WEB_IDENTITY_TOKEN_FILE, for flanneld",
+    // The list of error codes of the "Amazon EC2 API Reference".
+    faults: &[
+        (Fault::Denied, &["UnauthorizedOperation", "AccessDenied", "AccessDeniedException"]),
+        (Fault::Denied, &["Blocked", "OptInRequired"]),
+        (Fault::Credentials, &["AuthFailure", "InvalidClientTokenId", "SignatureDoesNotMatch"]),
+        (Fault::Credentials, &["RequestExpired", "ExpiredToken", "MissingAuthenticationToken"]),
+        (Fault::Credentials, &["IncompleteSignature", "UnrecognizedClientException"]),
+        (Fault::Throttled, &["RequestLimitExceeded", "Throttling", "ThrottlingException"]),
+        (Fault::Throttled, &["RequestThrottled"]),
+        (Fault::Exists, &["RouteAlreadyExists"]),
+        (Fault::Limit, &["RouteLimitExceeded"]),
+        (Fault::NotFound, &["*.NotFound"]),
+    ],
     wrong_clock: "RequestExpired",
     no_table: "InvalidRouteTableID",
     tables_of: "region",
     quota: "'Routes per route table' of VPC",
 };
 
-pub(crate) async fn view(client: &Client, table: &Table) -> Result<TableView, CloudError> {
+pub(crate) async fn view(client: &Client, table: &Table) -> Result<TableView> {
     let interface = &client.access.interface;
     if let Table::Named(id) = table {
         let named = tables(client, vec![("RouteTableId.1".into(), id.clone())]).await?;
@@ -79,7 +92,7 @@ fn none(client: &Client, of: &str) -> CloudError {
     Client::no_table("DescribeRouteTables", &format!("{of} in {}", client.access.node.region))
 }
 
-async fn tables(client: &Client, parameters: Parameters) -> Result<Vec<TableView>, CloudError> {
+async fn tables(client: &Client, parameters: Parameters) -> Result<Vec<TableView>> {
     const ACTION: &str = "DescribeRouteTables";
     let mut views = Vec::new();
     let mut next: Option<String> = None;
@@ -125,7 +138,7 @@ pub(crate) async fn put(
     table: &str,
     route: &CloudRoute,
     existing: Option<&TableRoute>,
-) -> Result<(), CloudError> {
+) -> Result<()> {
     let mut parameters = of_route(table, route.destination);
     parameters.push(("NetworkInterfaceId".to_owned(), route.next_hop.clone()));
     // Replacing leaves no moment without a route. Somebody may have changed it since we read it.
@@ -139,11 +152,7 @@ pub(crate) async fn put(
     }
 }
 
-pub(crate) async fn remove(
-    client: &Client,
-    table: &str,
-    found: &TableRoute,
-) -> Result<(), CloudError> {
+pub(crate) async fn remove(client: &Client, table: &str, found: &TableRoute) -> Result<()> {
     call(client, "DeleteRoute", of_route(table, found.destination)).await.map(drop)
 }
 
@@ -155,9 +164,8 @@ fn of_route(table: &str, destination: IpNet) -> Parameters {
     vec![("RouteTableId".to_owned(), table.to_owned()), (name.to_owned(), destination.to_string())]
 }
 
-/// Switches the source/destination check of this node's interface off: until then EC2 drops packets that are not the
-/// interface's own.
-pub(crate) async fn let_forward(client: &Client) -> Result<MayForward, CloudError> {
+/// Switches the source/destination check off, by which EC2 drops packets that are not the interface's own.
+pub(crate) async fn let_forward(client: &Client) -> Result<MayForward> {
     let interface = client.access.interface.id.clone();
     let of_interface = ("NetworkInterfaceId".to_owned(), interface.clone());
     let question =

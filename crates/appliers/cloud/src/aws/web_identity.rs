@@ -9,7 +9,7 @@ use super::call::{domain, explain, form};
 use crate::credentials::{ExpiringKeys, variable};
 use crate::http::call_api;
 use crate::xml::Element;
-use crate::{CloudError, Fault};
+use crate::{CloudError, Fault, Result};
 
 const ROLE: &str = "AWS_ROLE_ARN";
 const FILE: &str = "AWS_WEB_IDENTITY_TOKEN_FILE";
@@ -17,7 +17,7 @@ const ACTION: &str = "AssumeRoleWithWebIdentity";
 const VERSION: &str = "2011-06-15";
 
 /// Keys of the role; `None` if the environment names no such token.
-pub(crate) async fn find(region: &str) -> Result<Option<ExpiringKeys>, CloudError> {
+pub(crate) async fn find(region: &str) -> Result<Option<ExpiringKeys>> {
     let Some(file) = variable(&[FILE]) else { return Ok(None) };
     let file = file.trim();
     let wrong = |why: &str| CloudError::new(Fault::Credentials, "credentials for EC2", why);
@@ -40,8 +40,7 @@ pub(crate) async fn find(region: &str) -> Result<Option<ExpiringKeys>, CloudErro
     let body = form(ACTION, VERSION, parameters);
     let answer = call_api(ACTION, Method::POST, url, headers, body).await?;
     if !answer.is_success() {
-        let error = explain(ACTION, &format!("sts:{ACTION}"), &answer);
-        let mut error = error.with_retry_after(answer.retry_after);
+        let mut error = explain(ACTION, &format!("sts:{ACTION}"), &answer);
         if !matches!(error.fault, Fault::Throttled | Fault::Temporary) {
             error.fault = Fault::Credentials;
             error = error.with_fix(format!(

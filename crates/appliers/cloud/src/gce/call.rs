@@ -7,7 +7,7 @@ use crate::client::Client;
 use crate::credentials::variable;
 use crate::http::call_api;
 use crate::json::text;
-use crate::{CloudError, Fault};
+use crate::{CloudError, Fault, Result};
 
 const DEFAULT_ENDPOINT: &str = "https://compute.googleapis.com";
 
@@ -19,7 +19,7 @@ pub(super) async fn call(
     query: &str,
     body: Option<Value>,
     permission: &str,
-) -> Result<Value, CloudError> {
+) -> Result<Value> {
     // As gcloud's property api_endpoint_overrides/compute, which ends with the version.
     let base = client.access.endpoint.clone();
     let base = base.or_else(|| variable(&["CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"]));
@@ -40,7 +40,7 @@ pub(super) async fn call(
     Err(explain(permission, answer.status, reason, message).with_retry_after(answer.retry_after))
 }
 
-pub(super) fn explain_operation(permission: &str, operation: &Value) -> Result<(), CloudError> {
+pub(super) fn explain_operation(permission: &str, operation: &Value) -> Result<()> {
     let Some(error) = operation["error"]["errors"].get(0) else { return Ok(()) };
     let status =
         operation["httpErrorStatusCode"].as_u64().and_then(|status| u16::try_from(status).ok());

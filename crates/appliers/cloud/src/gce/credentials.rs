@@ -1,5 +1,4 @@
-//! Credentials, found where Google's own tools look: a token in the environment, a service account's key in a file,
-//! then the machine's service account.
+//! Credentials where Google's own tools look: a token in the environment, a key file, the machine's service account.
 
 use std::time::SystemTime;
 
@@ -19,7 +18,7 @@ use crate::credentials::{ExpiringKeys, variable};
 use crate::crypto::encode;
 use crate::http::call_api;
 use crate::json::text;
-use crate::{CloudError, Fault};
+use crate::{CloudError, Fault, Result};
 
 const FILE: &str = "GOOGLE_APPLICATION_CREDENTIALS";
 /// Scope that routes and instances need, and nothing else of the project.
@@ -48,9 +47,10 @@ struct KeyFile {
     token_uri: String,
 }
 
-pub(crate) async fn find(access: &Access) -> Result<ExpiringKeys, CloudError> {
+pub(crate) async fn find(access: &Access) -> Result<ExpiringKeys> {
     if let Some(token) = variable(&["CLOUDSDK_AUTH_ACCESS_TOKEN"]) {
-        return Ok(ExpiringKeys::permanent(bearer(token.trim().to_owned())));
+        let keys = bearer(token.trim().to_owned());
+        return Ok(ExpiringKeys { keys, until: None });
     }
     if let Some(file) = variable(&[FILE]) {
         return of_key_file(file.trim()).await;
@@ -79,7 +79,7 @@ fn wrong(why: &str) -> CloudError {
 
 /// Requests a token for a service account's key: "Using OAuth 2.0 for Server to Server Applications"
 /// (developers.google.com/identity/protocols/oauth2/service-account#httprest).
-async fn of_key_file(file: &str) -> Result<ExpiringKeys, CloudError> {
+async fn of_key_file(file: &str) -> Result<ExpiringKeys> {
     let content = std::fs::read_to_string(file);
     let content = content.map_err(|error| wrong(&format!("{FILE} names {file}: {error}")))?;
     // The content is never shown.

@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use flannel_entries::cloud::{CloudInterface, CloudNode, Provider};
 use serde_json::Value;
 
-use crate::CloudError;
 use crate::credentials::variable;
 use crate::json::{items, text};
 use crate::metadata::Metadata;
+use crate::{CloudError, Result};
 
 const DEFAULT_ENDPOINT: &str = "http://169.254.169.254";
 const BASE: &str = "/computeMetadata/v1";
@@ -21,7 +21,7 @@ fn open(place: Option<&str>) -> Metadata {
     service.with_header("metadata-flavor", "Google")
 }
 
-pub(crate) async fn node(place: Option<&str>) -> Result<CloudNode, CloudError> {
+pub(crate) async fn node(place: Option<&str>) -> Result<CloudNode> {
     let service = open(place);
     let get = |path: &str| {
         let path = format!("{BASE}{path}");
@@ -57,6 +57,6 @@ pub(crate) async fn node(place: Option<&str>) -> Result<CloudNode, CloudError> {
 }
 
 /// Token of the machine's service account; `None` if it has no such account.
-pub(super) async fn token(place: Option<&str>) -> Result<Option<String>, CloudError> {
+pub(super) async fn token(place: Option<&str>) -> Result<Option<String>> {
     open(place).find(&format!("{BASE}/instance/service-accounts/default/token")).await
 }

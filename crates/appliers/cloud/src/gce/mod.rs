@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::client::{Client, MayForward, RouteState, TableRoute, TableView};
 use crate::crypto::encode;
 use crate::json::{items, text};
-use crate::{CloudError, Fault};
+use crate::{CloudError, Fault, Result};
 use call::{call, explain_operation};
 
 /// Priority among routes to one destination; Google's own default.
@@ -37,7 +37,7 @@ fn routes_path(client: &Client) -> String {
     format!("projects/{}/global/routes", client.access.node.project)
 }
 
-pub(crate) async fn view(client: &Client, _table: &Table) -> Result<TableView, CloudError> {
+pub(crate) async fn view(client: &Client, _table: &Table) -> Result<TableView> {
     let network = network(client);
     let path = routes_path(client);
     let (mut routes, mut query) = (Vec::new(), "maxResults=500".to_owned());
@@ -71,7 +71,7 @@ fn name_of(destination: IpNet) -> String {
     format!("{NAME}{}", destination.to_string().replace(['.', ':', '/'], "-"))
 }
 
-pub(crate) async fn put(client: &Client, route: &CloudRoute) -> Result<(), CloudError> {
+pub(crate) async fn put(client: &Client, route: &CloudRoute) -> Result<()> {
     let project = &client.access.node.project;
     let body = json!({
         "name": name_of(route.destination),
@@ -87,17 +87,13 @@ pub(crate) async fn put(client: &Client, route: &CloudRoute) -> Result<(), Cloud
     finish(client, begun, "compute.routes.create").await
 }
 
-pub(crate) async fn remove(
-    client: &Client,
-    _table: &str,
-    found: &TableRoute,
-) -> Result<(), CloudError> {
+pub(crate) async fn remove(client: &Client, _table: &str, found: &TableRoute) -> Result<()> {
     let path = format!("{}/{}", routes_path(client), found.id);
     let begun = call(client, Method::DELETE, &path, "", None, "compute.routes.delete").await?;
     finish(client, begun, "compute.routes.delete").await
 }
 
-async fn finish(client: &Client, mut operation: Value, permission: &str) -> Result<(), CloudError> {
+async fn finish(client: &Client, mut operation: Value, permission: &str) -> Result<()> {
     let project = &client.access.node.project;
     for _ in 0..MAX_POLLS {
         if operation["status"] == "DONE" {
@@ -113,7 +109,7 @@ async fn finish(client: &Client, mut operation: Value, permission: &str) -> Resu
 }
 
 /// Whether the instance was started with canIpForward: without it no packet that is not its own is forwarded.
-pub(crate) async fn let_forward(client: &Client) -> Result<MayForward, CloudError> {
+pub(crate) async fn let_forward(client: &Client) -> Result<MayForward> {
     const PERMISSION: &str = "compute.instances.get";
     let node = &client.access.node;
     let path = format!("projects/{}/zones/{}/instances/{}", node.project, node.zone, node.instance);

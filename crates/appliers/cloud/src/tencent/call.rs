@@ -11,18 +11,14 @@ use crate::client::Client;
 use crate::http::call_api;
 use crate::json::text;
 use crate::sign::{Scope, ToSign};
-use crate::{CloudError, Fault};
+use crate::{CloudError, Fault, Result};
 
 const VERSION: &str = "2017-03-12";
 const SERVICE: &str = "vpc";
 const DEFAULT_ENDPOINT: &str = "https://vpc.tencentcloudapi.com";
 const CONTENT: &str = "application/json; charset=utf-8";
 
-pub(super) async fn call(
-    client: &Client,
-    action: &'static str,
-    question: Value,
-) -> Result<Value, CloudError> {
+pub(super) async fn call(client: &Client, action: &'static str, question: Value) -> Result<Value> {
     let access = &client.access;
     let url = access.endpoint.clone().unwrap_or_else(|| DEFAULT_ENDPOINT.to_owned());
     let keys = client.keys().await?;
@@ -47,7 +43,10 @@ pub(super) async fn call(
     let response = answer.json(action)?["Response"].take();
     // An error may come with HTTP 200.
     match response.get("Error") {
-        Some(error) => Err(explain(action, error).with_retry_after(answer.retry_after)),
+        Some(error) => {
+            let (code, message) = (text(error, "/Code"), text(error, "/Message"));
+            Err(DIALECT.error(action, &format!("vpc:{action}"), &answer, code, message))
+        }
         None if response.is_null() => {
             let why = format!("HTTP {}, an answer without a response", answer.status);
             Err(CloudError::temporary(action, &why).with_retry_after(answer.retry_after))
@@ -69,34 +68,6 @@ fn authorization(
     let to_sign = ToSign { method: "POST", path: "/", query: "", headers: &headers, body };
     let time = time.to_string();
     Scope { scheme: "TC3", time: &time, day: &day, parts: &[service] }.sign(keys, &to_sign)
-}
-
-/// Classifies an error by the "Common error codes" of the API and those of its VPC part.
-fn explain(action: &str, error: &Value) -> CloudError {
-    let (code, message) = (text(error, "/Code"), text(error, "/Message"));
-    let fault = match code {
-        _ if code.starts_with("UnauthorizedOperation")
-            || code == "AuthFailure.UnauthorizedOperation" =>
-        {
-            Fault::Denied
-        }
-        _ if code.starts_with("AuthFailure") => Fault::Credentials,
-        _ if code.starts_with("RequestLimitExceeded") => Fault::Throttled,
-        _ if code.starts_with("LimitExceeded") => Fault::Limit,
-        _ if code.ends_with("Duplicate") || code.ends_with("Exists") => Fault::Exists,
-        _ if code.starts_with("ResourceNotFound") => Fault::NotFound,
-        _ if code.starts_with("InternalError")
-            || code.starts_with("ResourceUnavailable")
-            || code.starts_with("ServiceUnavailable")
-            || code.starts_with("FailedOperation")
-            || code.starts_with("ResourceInUse") =>
-        {
-            Fault::Temporary
-        }
-        _ => Fault::Refused,
-    };
-    let why = format!("{code}: {message}");
-    DIALECT.error(fault, action, &format!("vpc:{action}"), code, &why)
 }
 
 #[cfg(test)]

@@ -8,10 +8,10 @@ mod call;
 use flannel_entries::cloud::{CloudRoute, Provider, Table};
 use serde_json::{Value, json};
 
-use crate::CloudError;
 use crate::client::{Client, RouteState, TableRoute, TableView};
 use crate::instance::Dialect;
 use crate::json::{items, text};
+use crate::{Fault, Result};
 use call::call;
 
 const PAGE: usize = 100;
@@ -39,13 +39,24 @@ pub(crate) const DIALECT: Dialect = Dialect {
     cloud: "Tencent Cloud",
     how_to_give_keys: "give the instance a CAM role, or set Backend.AccessKeyID and AccessKeySecret, or ACCESS_KEY_ID \
                        and ACCESS_KEY_SECRET for flanneld",
+    // The "Common error codes" of the API, and those of its VPC part.
+    faults: &[
+        (Fault::Denied, &["UnauthorizedOperation*", "AuthFailure.UnauthorizedOperation"]),
+        (Fault::Credentials, &["AuthFailure*"]),
+        (Fault::Throttled, &["RequestLimitExceeded*"]),
+        (Fault::Limit, &["LimitExceeded*"]),
+        (Fault::Exists, &["*Duplicate", "*Exists"]),
+        (Fault::NotFound, &["ResourceNotFound*"]),
+        (Fault::Temporary, &["InternalError*", "ResourceUnavailable*", "ServiceUnavailable*"]),
+        (Fault::Temporary, &["FailedOperation*", "ResourceInUse*"]),
+    ],
     wrong_clock: "AuthFailure.SignatureExpire",
     no_table: "",
     tables_of: "VPC",
     quota: "of routing policies in a route table",
 };
 
-pub(crate) async fn view(client: &Client, table: &Table) -> Result<TableView, CloudError> {
+pub(crate) async fn view(client: &Client, table: &Table) -> Result<TableView> {
     const ACTION: &str = "DescribeRouteTables";
     let interface = &client.access.interface;
     let mut tables: Vec<Value> = Vec::new();
@@ -98,11 +109,7 @@ fn read(route: &Value) -> Option<TableRoute> {
     })
 }
 
-pub(crate) async fn put(
-    client: &Client,
-    table: &str,
-    route: &CloudRoute,
-) -> Result<(), CloudError> {
+pub(crate) async fn put(client: &Client, table: &str, route: &CloudRoute) -> Result<()> {
     let route = json!({
         "DestinationCidrBlock": route.destination.to_string(),
         "GatewayType": TO_MACHINE,
@@ -114,11 +121,7 @@ pub(crate) async fn put(
     call(client, "CreateRoutes", question).await.map(drop)
 }
 
-pub(crate) async fn remove(
-    client: &Client,
-    table: &str,
-    found: &TableRoute,
-) -> Result<(), CloudError> {
+pub(crate) async fn remove(client: &Client, table: &str, found: &TableRoute) -> Result<()> {
     let id: u64 = found.id.parse().unwrap_or_default();
     let question = json!({"RouteTableId": table, "Routes": [{"RouteId": id}]});
     call(client, "DeleteRoutes", question).await.map(drop)

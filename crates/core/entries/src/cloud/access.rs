@@ -54,11 +54,9 @@ impl Access {
     }
 }
 
-/// A pair of keys, permanent or temporary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
     pub id: String,
     pub secret: Secret,
-    /// Session token of temporary keys.
     pub token: Option<Secret>,
 }

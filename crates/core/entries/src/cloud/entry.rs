@@ -27,7 +27,6 @@ pub struct CloudRoute {
     pub next_hop: String,
 }
 
-/// Selects one of a network's route tables.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Table {
     /// The table that is in force for this node.

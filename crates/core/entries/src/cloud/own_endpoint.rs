@@ -68,8 +68,7 @@ fn scheme_and_host(url: &str) -> Option<(String, String)> {
     is_plain.then_some((uri.scheme_str()?.to_ascii_lowercase(), host))
 }
 
-/// Whether a label is a region, such as `eu-central-1` or `ap-guangzhou`. Buckets have other names there, such as
-/// `oss-cn-hangzhou` and `s3`.
+/// Whether a label is a region, such as `eu-central-1`. Buckets have other names, such as `oss-cn-hangzhou`, `s3`.
 fn is_region(label: &str) -> bool {
     let mut parts = label.split('-');
     let begins = parts.next().is_some_and(|part| part.len() == 2);

@@ -16,8 +16,7 @@ use ipnet::IpNet;
 
 use super::{WireguardIdentity, WireguardPeer};
 
-/// Protocol number of all routes of flannel-rs (`ip route show proto 244`), which marks a route on somebody else's
-/// device as ours.
+/// Protocol number of our routes (`ip route show proto 244`), which marks those on somebody else's device as ours.
 pub const ROUTE_PROTOCOL: u8 = 244;
 
 /// Metric that the kernel gives an IPv6 route that asks for none.
@@ -39,16 +38,14 @@ pub enum Entry {
     Policy(Box<Policy>),
 }
 
-/// Identity of an entry in the kernel. The order of the variants is the order of dependency: what comes first must
-/// exist first.
+/// Identity of an entry in the kernel. The variants are in order of dependency: what comes first must exist first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
     Link(IfName),
     /// Private key and port of a WireGuard device.
     Wireguard(IfName),
     WireguardPeer(IfName, PublicKey),
-    /// Direction, source and destination of an IPsec policy. Ordered before routes, so that nothing leaves
-    /// unencrypted.
+    /// Direction, source and destination of an IPsec policy. Before routes, so that nothing leaves unencrypted.
     Policy(Direction, IpNet, IpNet),
     Offload(IfName),
     Sysctl(String),
@@ -67,8 +64,7 @@ pub struct Link {
     pub mtu: u32,
 }
 
-/// Kind of a device that we make. Every place that must know a new one matches on this without a default, so that the
-/// compiler names it.
+/// Kind of a device that we make, matched without a default, so that the compiler names where a new one is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkKind {
     Vxlan(Vxlan),
@@ -129,8 +125,7 @@ pub struct Vxlan {
     pub gbp: bool,
 }
 
-/// An IP tunnel, which sends to the node that a route names as its gateway. Everything is changed on the existing
-/// device.
+/// An IP tunnel to the nodes that routes name as gateways. Everything is changed on the existing device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpTunnel {
     pub kind: IpTunnelKind,
@@ -195,8 +190,7 @@ pub struct Fdb {
     pub dst: IpAddr,
 }
 
-/// A kernel setting, by its path below `/proc/sys`. One that the kernel does not have is skipped: IPv6 may be
-/// compiled out.
+/// A kernel setting, by its path below `/proc/sys`. A missing one is skipped: IPv6 may be compiled out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sysctl {
     pub path: String,

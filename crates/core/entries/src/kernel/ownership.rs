@@ -17,8 +17,7 @@ pub struct Ownership {
     pub legacy: Vec<LegacyRoutes>,
 }
 
-/// Shape of the Go flannel's routes: `<subnet> via <gateway> dev <link>`, with or without `onlink`, protocol boot,
-/// metric as the kernel gives it.
+/// Shape of the Go flannel's routes: `<subnet> via <gateway> dev <link> [onlink]`, protocol boot, default metric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LegacyRoutes {
     pub link: IfName,
@@ -38,7 +37,6 @@ impl Ownership {
         self.networks.iter().any(|network| network.contains(&net))
     }
 
-    /// Whether any part of `net` is within our networks.
     pub fn overlaps(&self, net: IpNet) -> bool {
         self.is_within(net) || self.networks.iter().any(|network| net.contains(network))
     }

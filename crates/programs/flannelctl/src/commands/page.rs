@@ -95,7 +95,7 @@ impl NodeConnector for ThroughApiServer {
         format!(
             "The pods of flannel in the namespace {} are asked through the API server, and none of them answers; \
              what it says is below. Nodes that run flanneld otherwise are asked with --probe-port.",
-            self.0.namespace()
+            self.0.namespace
         )
     }
 }

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 use super::certificates::{Authority, signing_key};
 use crate::access::Access;
-use crate::http::{ApiAnswer, ApiRequest, Client};
+use crate::client::{ApiAnswer, Client};
 
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 const JSON: &str = "application/json";
@@ -169,7 +169,7 @@ impl ApiServer {
         path: &str,
         content: Option<(&'static str, &str)>,
     ) -> (u16, Value) {
-        let answer = self.answer(ApiRequest { method, path, accept: JSON, content });
+        let answer = self.answer(method, path, JSON, content);
         let value = serde_json::from_slice(&answer.body);
         let text = || Value::String(String::from_utf8_lossy(&answer.body).into_owned());
         (answer.status.as_u16(), value.unwrap_or_else(|_| text()))
@@ -177,18 +177,25 @@ impl ApiServer {
 
     /// What is answered to an administrator who wants it in this form.
     pub fn bytes(&self, path: &str, accept: &'static str) -> Vec<u8> {
-        let answer = self.answer(ApiRequest { method: &Method::GET, path, accept, content: None });
+        let answer = self.answer(&Method::GET, path, accept, None);
         assert!(answer.status.is_success(), "{path}: {}", answer.status);
         answer.body.to_vec()
     }
 
-    fn answer(&self, ask: ApiRequest<'_>) -> ApiAnswer {
+    fn answer(
+        &self,
+        method: &Method,
+        path: &str,
+        accept: &'static str,
+        content: Option<(&'static str, &str)>,
+    ) -> ApiAnswer {
         let answered = self.inside(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let request = async { Client::new(self.admin()).request(ask).await };
+            let client = Client::new(self.admin(), "test");
+            let request = client.answer(method.clone(), path, accept, content);
             runtime.expect("a runtime").block_on(request)
         });
-        answered.unwrap_or_else(|why| panic!("{} {}: {why}\n{}", ask.method, ask.path, self.log()))
+        answered.unwrap_or_else(|why| panic!("{method} {path}: {why}\n{}", self.log()))
     }
 
     /// What status somebody with this token is answered with.
@@ -209,8 +216,8 @@ impl ApiServer {
             Access::Kubeconfig { file: self.kubeconfig("asker", &self.url(), user), url: None };
         let answered = self.inside(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let ask = ApiRequest { method, path, accept: JSON, content };
-            let request = async { Client::new(access).request(ask).await };
+            let client = Client::new(access, "test");
+            let request = client.answer(method.clone(), path, JSON, content);
             runtime.expect("a runtime").block_on(request)
         });
         let answer = answered.expect("the API server answers");
@@ -387,11 +394,10 @@ impl ApiServer {
         self.inside(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime").block_on(async {
-                let client = Client::new(self.admin());
+                let client = Client::new(self.admin(), "test");
                 for path in READY {
-                    let ask =
-                        ApiRequest { method: &Method::GET, path, accept: "*/*", content: None };
-                    if !client.request(ask).await.is_ok_and(|answer| answer.status.is_success()) {
+                    let answer = client.answer(Method::GET, path, "*/*", None).await;
+                    if !answer.is_ok_and(|answer| answer.status.is_success()) {
                         return false;
                     }
                 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{ApiServer, NodeSpec};
 use crate::access::Access;
-use crate::http::{ApiRequest, Client};
+use crate::client::Client;
 
 const JSON: &str = "application/json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
@@ -49,7 +49,7 @@ impl ApiServer {
             self.inside(|| {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
                 runtime.expect("a runtime").block_on(async {
-                    let client = Client::new(self.admin());
+                    let client = Client::new(self.admin(), "test");
                     loop {
                         let number = next.fetch_add(1, Ordering::Relaxed);
                         if number >= count {
@@ -57,9 +57,8 @@ impl ApiServer {
                         }
                         let (method, path, kind, content) = make(number);
                         let content = Some((kind, &*content));
-                        let ask =
-                            ApiRequest { method: &method, path: &path, accept: METADATA, content };
-                        let answer = client.request(ask).await.expect("an answer");
+                        let answer = client.answer(method.clone(), &path, METADATA, content);
+                        let answer = answer.await.expect("an answer");
                         assert!(answer.status.is_success(), "{method} {path}: {}", answer.status);
                     }
                 });
@@ -78,13 +77,12 @@ const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;
 /// A client as they are commonly written: it asks for all Nodes page by page, keeps all of each, and
 /// follows them. `ready` is called when all are there; then it goes on for ever.
 pub async fn keep_whole_nodes(access: Access, ready: impl FnOnce(usize)) -> String {
-    let client = Arc::new(Client::new(access));
+    let client = Arc::new(Client::new(access, "test"));
     let mut nodes: BTreeMap<String, Value> = BTreeMap::new();
     let (mut next, mut version) = (String::new(), String::new());
     loop {
         let path = format!("/api/v1/nodes?limit=500&continue={next}");
-        let ask = ApiRequest { method: &Method::GET, path: &path, accept: JSON, content: None };
-        let answer = match client.request(ask).await {
+        let answer = match client.answer(Method::GET, &path, JSON, None).await {
             Ok(answer) => answer,
             Err(why) => return why,
         };

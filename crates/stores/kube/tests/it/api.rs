@@ -7,7 +7,6 @@ use std::time::Duration;
 use flannel_kube::access::Access;
 use flannel_kube::annotations::Key;
 use flannel_kube::api::Api;
-use flannel_kube::client::WatchStart;
 use flannel_kube::cluster::Cluster;
 use flannel_kube::message::Encoding;
 use flannel_kube::node::{NodeResource, NodeView};
@@ -131,9 +130,9 @@ async fn a_server_that_does_not_stream_lists_is_asked_for_pages() {
     let server = ApiServer::builder().flag("--feature-gates=WatchList=false").start();
     (1..=3).for_each(|number| server.create_node(&spec(number)));
     let cluster = cluster(&server);
-    let refused = cluster.api.client.watch(&nodes(), WatchStart::All, LIMIT).await;
+    let refused = cluster.api.client.watch(&nodes(), None, LIMIT).await;
     let refused = refused.map(drop).unwrap_err();
-    assert!(matches!(refused.code(), Some(400 | 422)), "{refused}");
+    assert!(matches!(refused.code, Some(400 | 422)), "{refused}");
     assert_eq!(cluster.list().await.unwrap().leases.len(), 3);
 
     // The right to ask for them is another one, and is named where it is missing.

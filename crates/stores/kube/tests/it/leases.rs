@@ -1,7 +1,7 @@
 //! From a Node to a lease.
 
 use flannel_kube::annotations::Key;
-use flannel_kube::lease::{Overwrites, in_families, lease_of, subnet};
+use flannel_kube::lease::{in_families, lease_of, overwrites, subnet};
 use flannel_lease::Lease;
 
 use crate::support::{DUAL, V4, V6, annotate, dual, node};
@@ -117,11 +117,11 @@ fn what_cannot_be_read_of_a_node_is_said() {
 #[test]
 fn an_address_that_an_operator_has_misspelt_is_named() {
     let node = annotate(node("a", &[]), &[(Key::PublicIpOverwrite, "192.0.2")]);
-    let error = Overwrites::read(&node.annotations).unwrap_err();
+    let error = overwrites(&node.annotations).unwrap_err();
     assert!(error.contains("public-ip-overwrite") && error.contains("192.0.2"), "{error}");
     for (key, ip) in [(Key::PublicIpOverwrite, "0.0.0.0"), (Key::PublicIpv6Overwrite, "ff02::1")] {
         let node = annotate(dual("a", 1), &[(key, ip)]);
-        let error = Overwrites::read(&node.annotations).unwrap_err();
+        let error = overwrites(&node.annotations).unwrap_err();
         assert!(error.contains(key.suffix()) && error.contains(ip), "{error}");
     }
 }

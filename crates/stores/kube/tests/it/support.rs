@@ -1,12 +1,12 @@
 //! Nodes as they might be, without a server.
 
+use flannel_backend::Stack;
 use flannel_kube::annotations::{AnnotationPrefix, Key};
-use flannel_kube::lease::Families;
 use flannel_kube::node::NodeView;
 
-pub(crate) const V4: Families = Families { v4: true, v6: false };
-pub(crate) const V6: Families = Families { v4: false, v6: true };
-pub(crate) const DUAL: Families = Families { v4: true, v6: true };
+pub(crate) const V4: Stack = Stack { v4: true, v6: false };
+pub(crate) const V6: Stack = Stack { v4: false, v6: true };
+pub(crate) const DUAL: Stack = Stack { v4: true, v6: true };
 
 pub(crate) fn prefix() -> AnnotationPrefix {
     AnnotationPrefix::parse("flannel.alpha.coreos.com").unwrap()

@@ -59,7 +59,7 @@ impl ServedNetwork for ServedNodes {
             }
             Request::SetConfig { .. } | Request::RemoveNetwork { .. } => instead(&format!(
                 "the network config is not written here: write it with {}",
-                self.nodes.net_config().how_to_write()
+                self.nodes.net_config.how_to_write()
             )),
         }
     }

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use flannel_backend::Stack;
 use flannel_kube::annotations::AnnotationPrefix;
 use flannel_kube::kubeconfig::Kubeconfig;
-use flannel_kube::lease::{Families, attrs};
+use flannel_kube::lease::attrs;
 use flannel_kube::message::{Encoding, Event, EventKind};
 use flannel_kube::node::NodeResource;
 use flannel_kube::table::NodeTable;
@@ -14,7 +15,7 @@ pub(crate) fn run(bytes: &[u8]) {
     let nodes = NodeResource::new(prefix);
     let _ = Kubeconfig::parse(&String::from_utf8_lossy(bytes), Path::new("/"));
     for encoding in [Encoding::Protobuf, Encoding::Json] {
-        let mut table = NodeTable::new("node-1", Families { v4: true, v6: true });
+        let mut table = NodeTable::new("node-1", Stack { v4: true, v6: true });
         table.begin_list();
         let _ = encoding.status(bytes);
         let _ = encoding.list(bytes, &nodes, |node| table.listed(&node));

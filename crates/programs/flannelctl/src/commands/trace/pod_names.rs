@@ -63,7 +63,7 @@ pub(super) fn of_one_family(from: &[IpAddr], to: &[IpAddr]) -> Option<(IpAddr, I
 }
 
 fn why_not(error: ApiError, api: &Api, namespace: &str) -> anyhow::Error {
-    if error.code() != Some(FORBIDDEN) {
+    if error.code != Some(FORBIDDEN) {
         return error.into();
     }
     usage(format!(
