@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 use crate::charon::{self, Record};
 use crate::messages::{connection_message, secret_message};
 use crate::tunnels::{self, IkeSession, TunnelActions, TunnelHistory};
-use crate::vici::{Message, Vici, ViciError};
+use crate::vici::{Message, Result, Vici};
 
 const POLICY: RepairPolicy = RepairPolicy {
     at_once: 3,
@@ -323,7 +323,7 @@ impl<S: Requester> CharonWork<S> {
     }
 
     /// Loads what is wanted into charon, and removes what is not. `is_new` tells that it has nothing loaded.
-    fn load(&mut self, is_new: bool, now: Instant) -> Result<(), ViciError> {
+    fn load(&mut self, is_new: bool, now: Instant) -> Result<()> {
         let Some(vici) = &mut self.charon else { return Ok(()) };
         while let Some(key) = self.gone.pop_first() {
             if self.wanted.get(&key).is_none() {
@@ -367,7 +367,7 @@ impl<S: Requester> CharonWork<S> {
         heard
     }
 
-    fn check(&mut self, now: Instant) -> Result<(), ViciError> {
+    fn check(&mut self, now: Instant) -> Result<()> {
         let Some(vici) = &mut self.charon else { return Ok(()) };
         let begin = Instant::now();
         self.last_check = Some(now);
@@ -421,7 +421,7 @@ impl<S: Requester> CharonWork<S> {
         loaded: &BTreeSet<ConnectionName>,
         sessions: &[IkeSession],
         now: Instant,
-    ) -> Result<(), ViciError> {
+    ) -> Result<()> {
         let Some(vici) = &mut self.charon else { return Ok(()) };
         // Without the kernel's state nothing can be decided.
         let Ok(states) = tunnels::states() else { return Ok(()) };

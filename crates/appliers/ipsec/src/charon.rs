@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use crate::messages::{secret_id, secret_owner};
-use crate::vici::{Message, Vici, ViciError};
+use crate::vici::{Message, Result, Vici};
 
 /// Usual socket of charon. The Go flannel relies on it too, so that either finds what the other has started.
 const SOCKET: &str = "/var/run/charon.vici";
@@ -156,7 +156,7 @@ fn remove_stale_pid_file() {
 }
 
 /// Unloads a secret, or a connection with its tunnels.
-pub(crate) fn unload(vici: &mut Vici, key: &IpsecKey) -> Result<(), ViciError> {
+pub(crate) fn unload(vici: &mut Vici, key: &IpsecKey) -> Result<()> {
     match key {
         IpsecKey::Daemon => Ok(()),
         IpsecKey::Secret(owner) => {
@@ -171,13 +171,13 @@ pub(crate) fn unload(vici: &mut Vici, key: &IpsecKey) -> Result<(), ViciError> {
     }
 }
 
-pub(crate) fn connections(vici: &mut Vici) -> Result<Vec<ConnectionName>, ViciError> {
+pub(crate) fn connections(vici: &mut Vici) -> Result<Vec<ConnectionName>> {
     let answer = vici.command("get-conns", &Message::default())?;
     Ok(answer.get_list("conns").iter().filter_map(|name| name.parse().ok()).collect())
 }
 
 /// Owners of flannel's secrets that charon has.
-pub(crate) fn secrets(vici: &mut Vici) -> Result<Vec<std::net::IpAddr>, ViciError> {
+pub(crate) fn secrets(vici: &mut Vici) -> Result<Vec<std::net::IpAddr>> {
     let answer = vici.command("get-shared", &Message::default())?;
     Ok(answer.get_list("keys").iter().filter_map(|id| secret_owner(id)).collect())
 }
@@ -209,10 +209,7 @@ pub fn remove_leftovers(directory: &Path) -> (Vec<String>, Vec<String>) {
 }
 
 /// Unloads all of flannel's connections for which `ours` is true, and the secrets of their ends.
-pub(crate) fn unload_all(
-    mut vici: Vici,
-    ours: impl Fn(&ConnectionName) -> bool,
-) -> Result<(), ViciError> {
+pub(crate) fn unload_all(mut vici: Vici, ours: impl Fn(&ConnectionName) -> bool) -> Result<()> {
     let (ours, others): (Vec<_>, Vec<_>) = connections(&mut vici)?.into_iter().partition(ours);
     for name in ours {
         unload(&mut vici, &IpsecKey::Connection(name))?;

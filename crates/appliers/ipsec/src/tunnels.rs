@@ -10,7 +10,7 @@ use flannel_entries::ipsec::ConnectionName;
 use flannel_netlink::xfrm::{self, State};
 use flannel_netlink::{Connection, Protocol};
 
-use crate::vici::{Message, Vici, ViciError};
+use crate::vici::{Message, Result, Vici};
 
 /// Time after which a tunnel that did not come about is requested again.
 const REQUEST_INTERVAL: Duration = Duration::from_secs(10);
@@ -38,7 +38,7 @@ enum Stage {
 }
 
 impl IkeSession {
-    pub(crate) fn list(vici: &mut Vici) -> Result<Vec<Self>, ViciError> {
+    pub(crate) fn list(vici: &mut Vici) -> Result<Vec<Self>> {
         let told = vici.list("list-sas", "list-sa", &Message::default())?;
         Ok(told.iter().flat_map(Self::read).collect())
     }

@@ -6,6 +6,7 @@ use flannel_lease::{ConfigError, NetworkConfig, SubnetOrigin, remarks};
 use crate::{Backend, BackendError, create};
 
 /// A config that nodes can use, as far as that is known without looking at one.
+#[derive(Debug)]
 pub struct UsableConfig {
     pub config: NetworkConfig,
     pub backend: Box<dyn Backend>,
@@ -15,12 +16,9 @@ pub struct UsableConfig {
     pub remarks: Vec<String>,
 }
 
-impl std::fmt::Debug for UsableConfig {
+impl std::fmt::Debug for dyn Backend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("UsableConfig")
-            .field("config", &self.config)
-            .field("remarks", &self.remarks)
-            .finish()
+        f.write_str(self.kind())
     }
 }
 

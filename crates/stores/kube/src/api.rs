@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::access::Access;
 use crate::annotations::AnnotationPrefix;
-use crate::client::{Action, ApiError, CORE, Client, Collection};
+use crate::client::{Action, ApiError, CORE, Client, Collection, Result};
 use crate::message::Resource as _;
 use crate::node::{NodeResource, NodeView};
 use crate::token_review::TokenReview;
@@ -80,7 +80,7 @@ impl Api {
     }
 
     /// `None` when there is none of that name.
-    pub async fn node(&self, name: &str) -> Result<Option<NodeView<'static>>, ApiError> {
+    pub async fn node(&self, name: &str) -> Result<Option<NodeView<'static>>> {
         self.client.get(&self.nodes, name, |node| node.into_owned()).await
     }
 
@@ -89,12 +89,12 @@ impl Api {
         name: &str,
         kind: &'static str,
         patch: &str,
-    ) -> Result<(), ApiError> {
+    ) -> Result<()> {
         self.client.patch(&self.nodes.collection().part("nodes/status"), name, kind, patch).await
     }
 
     /// Reviews a token that was made for this audience.
-    pub async fn review_token(&self, token: &str, audience: &str) -> Result<TokenReview, ApiError> {
+    pub async fn review_token(&self, token: &str, audience: &str) -> Result<TokenReview> {
         let question = serde_json::json!({
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenReview",
@@ -106,11 +106,7 @@ impl Api {
     }
 
     /// The name of the node that a pod runs on; `None` when there is no such pod, or it runs nowhere yet.
-    pub async fn node_of_pod(
-        &self,
-        namespace: &str,
-        pod: &str,
-    ) -> Result<Option<String>, ApiError> {
+    pub async fn node_of_pod(&self, namespace: &str, pod: &str) -> Result<Option<String>> {
         let pods = Collection::of_namespace(CORE, namespace, "pods");
         let node = |pod: Value| pod["spec"]["nodeName"].as_str().map(str::to_owned);
         let name = self.client.get(&pods, pod, node).await?.flatten();

@@ -60,6 +60,8 @@ pub struct ApiError {
     pub(crate) retry_after: Option<Duration>,
 }
 
+pub type Result<T, E = ApiError> = std::result::Result<T, E>;
+
 fn explain(endpoint: &str, code: &Option<u16>, reason: &str) -> String {
     match code {
         None => format!("no answer from {endpoint}: {reason}"),
@@ -168,7 +170,7 @@ impl Client {
         resource: &R,
         name: &str,
         read: impl FnOnce(R::View<'_>) -> T,
-    ) -> Result<Option<T>, ApiError> {
+    ) -> Result<Option<T>> {
         let action = resource.collection().action("get");
         let path = resource.collection().object(name);
         let answer = match self.request(action, Method::GET, &path, R::ACCEPT, None).await {
@@ -184,7 +186,7 @@ impl Client {
         &self,
         resource: &R,
         mut take_object: impl FnMut(R::View<'_>),
-    ) -> Result<String, ApiError> {
+    ) -> Result<String> {
         let Collection { path, selector, .. } = resource.collection();
         let action = resource.collection().action("list");
         let mut next = String::new();
@@ -204,7 +206,7 @@ impl Client {
         resource: &R,
         after: Option<&str>,
         lasting: Duration,
-    ) -> Result<Watch, ApiError> {
+    ) -> Result<Watch> {
         let Collection { path, selector, .. } = resource.collection();
         let seconds = lasting.as_secs().max(1);
         let start = match after {
@@ -245,7 +247,7 @@ impl Client {
         }
     }
 
-    pub async fn create(&self, collection: &Collection, object: &str) -> Result<(), ApiError> {
+    pub async fn create(&self, collection: &Collection, object: &str) -> Result<()> {
         let path = format!("{}?fieldManager={}", collection.path, self.field_manager);
         let (action, content) = (collection.action("create"), Some((JSON, object)));
         self.request(action, Method::POST, &path, ACCEPT, content).await.map(drop)
@@ -257,7 +259,7 @@ impl Client {
         collection: &Collection,
         object: &str,
         read: impl FnOnce(&[u8]) -> Option<T>,
-    ) -> Result<T, ApiError> {
+    ) -> Result<T> {
         let (action, content) = (collection.action("create"), Some((JSON, object)));
         let path = &collection.path;
         let answer = self.request(action, Method::POST, path, JSON, content).await?;
@@ -271,18 +273,13 @@ impl Client {
         name: &str,
         kind: &'static str,
         patch: &str,
-    ) -> Result<(), ApiError> {
+    ) -> Result<()> {
         let path = format!("{}?fieldManager={}", collection.object(name), self.field_manager);
         let (action, content) = (collection.action("patch"), Some((kind, patch)));
         self.request(action, Method::PATCH, &path, ACCEPT, content).await.map(drop)
     }
 
-    pub async fn forward_port(
-        &self,
-        namespace: &str,
-        pod: &str,
-        port: u16,
-    ) -> Result<Upgraded, ApiError> {
+    pub async fn forward_port(&self, namespace: &str, pod: &str, port: u16) -> Result<Upgraded> {
         let ports = Collection::of_namespace(CORE, namespace, "pods").part("pods/portforward");
         let (action, path) =
             (ports.action("create"), format!("{}?ports={port}", ports.object(pod)));
@@ -317,7 +314,7 @@ impl Client {
         path: &str,
         accept: &'static str,
         content: Option<(&'static str, &str)>,
-    ) -> Result<ApiAnswer, ApiError> {
+    ) -> Result<ApiAnswer> {
         let answer = self.answer(method, path, accept, content).await;
         let answer = answer.map_err(|reason| self.no_answer(action, reason))?;
         if answer.status.is_success() { Ok(answer) } else { Err(self.refused(action, &answer)) }

@@ -77,6 +77,7 @@ pub(crate) fn follow(
 
 struct Follower {
     cluster: Arc<Cluster>,
+    /// A receiver that is gone ends the task.
     events: mpsc::Sender<StoreEvent>,
     version: Option<String>,
     backoff: Tries,
@@ -121,7 +122,7 @@ impl Follower {
             self.report_up().await;
             self.note_version(version);
             let all = self.cluster.table.lock().leases();
-            self.send(StoreEvent::Snapshot(all)).await;
+            _ = self.events.send(StoreEvent::Snapshot(all)).await;
             return Ok(());
         };
         match self.watch(&version).await {
@@ -161,7 +162,7 @@ impl Follower {
                 cluster.contact.note_contact();
             }
             for event in events {
-                self.send(event).await;
+                _ = self.events.send(event).await;
             }
             // Only after the events up to there were sent.
             if !version.is_empty() {
@@ -191,7 +192,7 @@ impl Follower {
         let refused = error.code.filter(|code| matches!(code, 401 | 403));
         let reported = self.down.replace(refused);
         if reported.is_none() || (refused.is_some() && reported != Some(refused)) {
-            self.send(StoreEvent::Down(error.into_store_error("").to_string())).await;
+            _ = self.events.send(StoreEvent::Down(error.into_store_error("").to_string())).await;
         } else {
             tracing::debug!("The API server is still unreachable: {error}");
         }
@@ -199,13 +200,8 @@ impl Follower {
 
     async fn report_up(&mut self) {
         if self.down.take().is_some() {
-            self.send(StoreEvent::Up).await;
+            _ = self.events.send(StoreEvent::Up).await;
         }
-    }
-
-    async fn send(&self, event: StoreEvent) {
-        // A receiver that is gone ends the task.
-        let _ = self.events.send(event).await;
     }
 }
 

@@ -78,19 +78,14 @@ impl<'a> Annotations<'a> {
     }
 
     /// Of what a lease cannot carry, no more is kept than shows that it is too long.
-    pub fn set(&mut self, key: Key, value: Cow<'a, str>) {
-        let is_too_long = key.is_of_lease() && value.len() > MAX_KEPT_DATA;
-        let value = match value {
-            Cow::Borrowed(text) if is_too_long => {
-                Cow::Borrowed(&text[..text.floor_char_boundary(MAX_KEPT_DATA)])
-            }
-            Cow::Owned(mut text) if is_too_long => {
-                text.truncate(text.floor_char_boundary(MAX_KEPT_DATA));
-                text.shrink_to_fit();
-                Cow::Owned(text)
-            }
-            value => value,
-        };
+    pub fn set(&mut self, key: Key, mut value: Cow<'a, str>) {
+        if key.is_of_lease() && value.len() > MAX_KEPT_DATA {
+            let end = value.floor_char_boundary(MAX_KEPT_DATA);
+            value = match value {
+                Cow::Borrowed(text) => Cow::Borrowed(&text[..end]),
+                Cow::Owned(text) => Cow::Owned(text[..end].to_owned()),
+            };
+        }
         self.0[key as usize] = Some(value);
     }
 

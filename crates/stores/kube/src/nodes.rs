@@ -215,12 +215,13 @@ struct Watch {
     config: NetConfigChanges,
     served: Arc<ServedNodes>,
     recorder: Recorder,
+    /// A receiver that is gone ends the task.
     events: mpsc::Sender<StoreEvent>,
 }
 
 impl Watch {
     async fn run(&mut self, config: Option<String>) {
-        self.send(config.map_or(StoreEvent::ConfigGone, StoreEvent::Config)).await;
+        _ = self.events.send(config.map_or(StoreEvent::ConfigGone, StoreEvent::Config)).await;
         loop {
             tokio::select! {
                 biased;
@@ -229,16 +230,16 @@ impl Watch {
                         if let StoreEvent::Put(stored) = &event {
                             self.check_served(&stored.lease);
                         }
-                        self.send(event).await;
+                        _ = self.events.send(event).await;
                     }
                     None => return,
                 },
                 config = self.config.next() => {
                     let other = set_families(&self.cluster, config.as_deref());
-                    self.send(config.map_or(StoreEvent::ConfigGone, StoreEvent::Config)).await;
+                    _ = self.events.send(config.map_or(StoreEvent::ConfigGone, StoreEvent::Config)).await;
                     if other {
                         let leases = self.cluster.table.lock().leases();
-                        self.send(StoreEvent::Snapshot(leases)).await;
+                        _ = self.events.send(StoreEvent::Snapshot(leases)).await;
                     }
                 }
             }
@@ -264,11 +265,6 @@ impl Watch {
             let write = async move { write_own_address(&cluster, &name, own).await };
             Task::spawn("address of a Node", write).detach();
         }
-    }
-
-    async fn send(&self, event: StoreEvent) {
-        // A receiver that is gone ends the task.
-        let _ = self.events.send(event).await;
     }
 }
 

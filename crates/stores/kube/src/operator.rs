@@ -111,13 +111,8 @@ impl OperatorStore for KubeOperator {
     }
 
     async fn list(&self) -> Result<Vec<Held>, StoreError> {
-        Ok(self
-            .snapshot()
-            .await?
-            .leases
-            .into_iter()
-            .map(|stored| KubeStore::held(stored.lease))
-            .collect())
+        let leases = self.snapshot().await?.leases.into_iter();
+        Ok(leases.map(|stored| KubeStore::held(stored.lease)).collect())
     }
 
     async fn set_config(&self, text: &str, force: bool) -> Result<(), StoreError> {

@@ -289,13 +289,14 @@ struct NodeWatch {
     assigned: Option<Option<Subnet>>,
     recorder: Recorder,
     clash: Option<Box<str>>,
+    /// A receiver that is gone ends the task.
     events: mpsc::Sender<StoreEvent>,
 }
 
 impl NodeWatch {
     async fn run(&mut self, config: Option<String>) {
         // It may have changed since it was last read.
-        self.send(config.map_or(StoreEvent::ConfigGone, StoreEvent::Config)).await;
+        _ = self.events.send(config.map_or(StoreEvent::ConfigGone, StoreEvent::Config)).await;
         let mut own = self.cluster.own.subscribe();
         self.assigned = Some(assigned(&own.borrow_and_update()));
         let mut written = None;
@@ -305,7 +306,7 @@ impl NodeWatch {
                 event = self.nodes.recv() => match event {
                     Some(event) => {
                         let near = self.concerns_own_subnet(&event);
-                        self.send(event).await;
+                        _ = self.events.send(event).await;
                         if near {
                             self.check_for_clash();
                         }
@@ -324,7 +325,7 @@ impl NodeWatch {
                     written = self.correct_own_node(written).await;
                 }
                 config = self.config.next() => {
-                    self.send(config.map_or(StoreEvent::ConfigGone, StoreEvent::Config)).await;
+                    _ = self.events.send(config.map_or(StoreEvent::ConfigGone, StoreEvent::Config)).await;
                 }
             }
         }
@@ -395,13 +396,8 @@ impl NodeWatch {
                 self.recorder.record_subnet_change(&self.cluster.name, before, None);
             }
             let now = now.and_then(|subnet| subnet_in(subnet, self.cluster.table.lock().families));
-            self.send(StoreEvent::Assigned(now)).await;
+            _ = self.events.send(StoreEvent::Assigned(now)).await;
         }
-    }
-
-    async fn send(&self, event: StoreEvent) {
-        // A receiver that is gone ends the task.
-        let _ = self.events.send(event).await;
     }
 }
 

@@ -88,7 +88,7 @@ impl<S: Requester> RouteTask<S> {
     pub(super) async fn run(mut self, mut jobs: mpsc::Receiver<Job<S>>) {
         loop {
             let wake = self.begin_if_due(Instant::now());
-            self.tell();
+            self.status.publish(Status::of(&self.wanted));
             tokio::select! {
                 job = jobs.recv() => match job {
                     Some(job) => self.carry_out(job),
@@ -112,7 +112,7 @@ impl<S: Requester> RouteTask<S> {
             }
             Job::Update(changes, answer) => (self.wanted.update(changes), answer),
             Job::Status(answer) => {
-                let _ = answer.send(self.current());
+                let _ = answer.send(Status::of(&self.wanted));
                 return;
             }
             Job::Report(report) => return report.answer(&self.wanted, |tally| tally),
@@ -121,7 +121,7 @@ impl<S: Requester> RouteTask<S> {
         };
         self.leaving.extend(unwanted.iter().filter_map(|entry| Some((entry.route()?.clone(), 0))));
         self.changed = true;
-        let _ = answer.send(self.current());
+        let _ = answer.send(Status::of(&self.wanted));
     }
 
     fn compare(&mut self, answer: oneshot::Sender<Comparison>, now: Instant) {
@@ -167,14 +167,6 @@ impl<S: Requester> RouteTask<S> {
             (!wanted).then_some(CloudEntry::Route(route))
         });
         before.collect()
-    }
-
-    fn current(&self) -> Status {
-        Status::of(&self.wanted)
-    }
-
-    fn tell(&self) {
-        self.status.publish(self.current());
     }
 
     /// Begins a round if it is time for one. Returns when to check again.

@@ -36,6 +36,8 @@ pub enum ViciError {
     Refused(String),
 }
 
+pub type Result<T, E = ViciError> = std::result::Result<T, E>;
+
 impl ViciError {
     /// Whether charon is there and does not answer.
     pub(crate) fn is_silence(&self) -> bool {
@@ -71,7 +73,7 @@ impl Vici {
         rustix::event::poll(&mut wait, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 
-    pub fn command(&mut self, name: &'static str, message: &Message) -> Result<Message, ViciError> {
+    pub fn command(&mut self, name: &'static str, message: &Message) -> Result<Message> {
         self.send(COMMAND, name, Some(message))?;
         let (kind, bytes) = self.receive()?;
         let answer = match kind {
@@ -89,11 +91,7 @@ impl Vici {
     }
 
     /// Sends a command that may be refused: what it is for may be done already, and is checked again later.
-    pub(crate) fn try_command(
-        &mut self,
-        name: &'static str,
-        message: &Message,
-    ) -> Result<(), ViciError> {
+    pub(crate) fn try_command(&mut self, name: &'static str, message: &Message) -> Result<()> {
         match self.command(name, message) {
             Err(error) if error.is_refusal() => {
                 tracing::debug!("{error}");
@@ -109,7 +107,7 @@ impl Vici {
         name: &'static str,
         event: &'static str,
         message: &Message,
-    ) -> Result<Vec<Message>, ViciError> {
+    ) -> Result<Vec<Message>> {
         self.register(REGISTER, event)?;
         self.send(COMMAND, name, Some(message))?;
         let mut items = Vec::new();
@@ -126,7 +124,7 @@ impl Vici {
         Ok(items)
     }
 
-    fn register(&mut self, kind: u8, event: &'static str) -> Result<(), ViciError> {
+    fn register(&mut self, kind: u8, event: &'static str) -> Result<()> {
         self.send(kind, event, None)?;
         loop {
             match self.receive()?.0 {
@@ -139,7 +137,7 @@ impl Vici {
         }
     }
 
-    fn send(&mut self, kind: u8, name: &str, message: Option<&Message>) -> Result<(), ViciError> {
+    fn send(&mut self, kind: u8, name: &str, message: Option<&Message>) -> Result<()> {
         let mut bytes = vec![0, 0, 0, 0, kind, name.len() as u8];
         bytes.extend_from_slice(name.as_bytes());
         if let Some(message) = message {
@@ -154,7 +152,7 @@ impl Vici {
     }
 
     /// Receives a packet: its type, and its content.
-    fn receive(&mut self) -> Result<(u8, Vec<u8>), ViciError> {
+    fn receive(&mut self) -> Result<(u8, Vec<u8>)> {
         let mut len = [0; 4];
         self.stream.read_exact(&mut len)?;
         let len = u32::from_be_bytes(len) as usize;
@@ -168,7 +166,7 @@ impl Vici {
     }
 }
 
-fn after_name(bytes: &[u8]) -> Result<&[u8], ViciError> {
+fn after_name(bytes: &[u8]) -> Result<&[u8]> {
     let len = usize::from(*bytes.first().ok_or_else(unexpected)?);
     bytes.get(1 + len..).ok_or_else(unexpected)
 }

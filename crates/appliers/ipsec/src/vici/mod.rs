@@ -3,5 +3,5 @@
 mod client;
 mod message;
 
-pub use client::{Vici, ViciError};
+pub use client::{Result, Vici, ViciError};
 pub use message::{InvalidMessage, Message, Value};
