@@ -25,13 +25,6 @@ pub(crate) enum Destination {
     Api,
 }
 
-impl Destination {
-    /// Time limit for a connection, for TLS, and for an answer. A metadata service is on the machine's own host.
-    fn timeout(self) -> Duration {
-        Duration::from_secs(if self == Self::Metadata { 5 } else { 30 })
-    }
-}
-
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) body: String,
@@ -77,7 +70,8 @@ pub(crate) async fn send(
             "{server}: nothing is sent to another machine without TLS: use https://"
         ));
     }
-    let limit = to.timeout();
+    // A metadata service is on the machine's own host.
+    let limit = Duration::from_secs(if to == Destination::Metadata { 5 } else { 30 });
     let limits = Limits { connect: limit, answer: limit, body: limit, largest: MAX_ANSWER_BYTES };
     let mut web = UrlClient::new(limits)?;
     if to == Destination::Metadata {

@@ -45,7 +45,6 @@ impl Pace {
         self.next_look = Some(now + span);
     }
 
-    /// Time until which nothing is asked at all.
     pub(crate) fn quiet_until(&self, now: Instant) -> Option<Instant> {
         self.quiet_until.filter(|until| *until > now)
     }

@@ -7,9 +7,7 @@ use ipnet::IpNet;
 
 use crate::client::{RouteState, TableRoute, TableView};
 
-/// Why a route is removed that led to another machine.
 const DEAD: &str = "the machine it led to is gone";
-/// Why a route is removed that leads to this node.
 const STALE: &str = "this node does not have that subnet any more";
 
 /// Compares a table with a wanted route. The error is the route in its place, if there is one.

@@ -55,7 +55,6 @@ impl Node {
         [family, family.other()].into_iter().find(|outer| self.underlay.source(*outer).is_some())
     }
 
-    /// Whether any of this node's packets travel in a family.
     pub(crate) fn sends_over(&self, family: Family) -> bool {
         self.families().any(|used| self.outer(used) == Some(family))
     }

@@ -43,7 +43,6 @@ enum Psk {
     InFile(PathBuf),
 }
 
-/// Command by which an operator makes a secret.
 const HOW_TO_MAKE: &str =
     "for example by `dd if=/dev/urandom count=48 bs=1 status=none | xxd -p -c 48`";
 

@@ -10,7 +10,6 @@ use crate::{Backend, BackendError, create};
 pub struct UsableConfig {
     pub config: NetworkConfig,
     pub backend: Box<dyn Backend>,
-    /// Whether the config itself names its backend.
     pub names_backend: bool,
     /// Remarks for its writer.
     pub remarks: Vec<String>,

@@ -13,7 +13,6 @@ pub enum Need {
     Output(Command),
     /// This node's WireGuard key, made when there is none.
     WireguardKey,
-    /// This machine, as its cloud describes it.
     CloudNode(NodeQuery),
     /// Whether the kernel or a process of ours speaks WireGuard.
     WireguardBy,
@@ -59,7 +58,6 @@ impl Answers {
         self.wireguard_by.unwrap_or(WireguardBy::Kernel)
     }
 
-    /// Whether these are answers to exactly these needs.
     pub fn are_of(&self, needs: &[Need]) -> bool {
         let Self {
             outputs,

@@ -73,12 +73,12 @@ impl PrivilegePolicy {
 
     /// Grants all privileges that a config asks for, or returns those that are withheld.
     pub fn check(&self, asked: &[Privilege]) -> Result<(), PrivilegesWithheld> {
-        let withheld: Vec<&Privilege> = asked.iter().filter(|it| !self.grants(it)).collect();
-        if withheld.is_empty() {
+        let withheld = asked.iter().filter(|it| !self.grants(it)).cloned();
+        let is_command = |it: &Privilege| matches!(it, Privilege::Command { .. });
+        let (commands, endpoints): (Vec<_>, Vec<_>) = withheld.partition(is_command);
+        if commands.is_empty() && endpoints.is_empty() {
             return Ok(());
         }
-        let (commands, endpoints): (Vec<_>, Vec<_>) =
-            withheld.into_iter().cloned().partition(|it| matches!(it, Privilege::Command { .. }));
         Err(PrivilegesWithheld { commands, endpoints, origin: self.origin })
     }
 

@@ -82,7 +82,6 @@ impl VxlanBackend {
         })
     }
 
-    /// Device whose packets travel in this family.
     fn device(&self, outer: Family) -> IfName {
         match outer {
             Family::V4 => self.devices.v4,

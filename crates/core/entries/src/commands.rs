@@ -8,7 +8,6 @@ use flannel_wanted::{Importance, KeyedEntry};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// Name of the command in the network config.
     pub name: &'static str,
     pub line: String,
     pub form: Form,

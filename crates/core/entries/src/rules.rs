@@ -11,7 +11,6 @@ use ipnet::IpNet;
 /// The rules of one flannel network for one purpose, which stand together in one chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrafficRules {
-    /// The whole flannel network.
     pub network: IpNet,
     pub content: RulesContent,
     pub mode: Mode,
@@ -30,7 +29,6 @@ pub enum RulesContent {
 /// Traffic between the network and the rest of the world bears the node's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Masquerade {
-    /// This node's part of the network.
     pub subnet: IpNet,
     /// Destinations that always see the true source address.
     pub exclude: Vec<IpNet>,
@@ -95,9 +93,7 @@ pub struct NodeRules {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FamilyRules {
-    /// The whole flannel network.
     pub network: IpNet,
-    /// This node's part of it.
     pub subnet: IpNet,
     /// Destinations that are not masqueraded. Those of the other family are ignored, so one list serves both.
     pub exclude: Vec<IpNet>,

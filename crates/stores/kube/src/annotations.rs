@@ -31,7 +31,6 @@ pub enum Key {
     NodePublicIpv6,
     /// Port at which the node answers probes of its peers; the Go flannel neither writes nor reads it.
     ProbePort,
-    /// Request of an operator to the node, while it stands.
     Request,
     Answer,
 }

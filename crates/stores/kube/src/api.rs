@@ -93,7 +93,6 @@ impl Api {
         self.client.patch(&self.nodes.collection().part("nodes/status"), name, kind, patch).await
     }
 
-    /// Reviews a token that was made for this audience.
     pub async fn review_token(&self, token: &str, audience: &str) -> Result<TokenReview> {
         let question = serde_json::json!({
             "apiVersion": "authentication.k8s.io/v1",

@@ -139,7 +139,6 @@ pub struct Client {
     https: flannel_https::Client,
     /// Name of the writer in `managedFields`.
     field_manager: &'static str,
-    /// Number of times that this node has moved.
     moves: watch::Sender<u64>,
 }
 

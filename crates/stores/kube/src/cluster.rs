@@ -116,11 +116,11 @@ impl Cluster {
 
     fn publish_own(&self, table: &NodeTable) {
         self.own.send_if_modified(|former| {
-            let same = match (&*former, table.own()) {
+            let same = match (&*former, &table.own_node) {
                 (Some(former), Some(now)) => same_for_flannel(former, now),
                 (former, now) => former.is_none() && now.is_none(),
             };
-            *former = table.own().cloned();
+            former.clone_from(&table.own_node);
             !same
         });
     }

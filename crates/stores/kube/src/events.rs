@@ -130,7 +130,6 @@ impl Recorder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     pub notice: Notice,
-    /// Name of the object.
     pub name: String,
     pub count: u32,
     pub first: Timestamp,

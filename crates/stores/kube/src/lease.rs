@@ -121,7 +121,6 @@ fn addresses(annotations: &Annotations<'_>, v4: Key, v6: Key) -> Result<PublicAd
     Ok(PublicAddresses { v4, v6 })
 }
 
-/// The address that an operator has written into an annotation.
 fn address<A: FromStr + Copy + Into<IpAddr>>(
     annotations: &Annotations<'_>,
     key: Key,

@@ -28,7 +28,6 @@ use crate::requests::KubeRequests;
 
 const EVENT_QUEUE: usize = 1_024;
 const ANNOUNCE_RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
-/// Delay after which an operator's change is followed.
 const OPERATOR_CHANGE_DELAY: Duration = Duration::from_secs(1);
 /// Time within which a second change means that two writers are in conflict.
 const CONFLICT_WINDOW: Duration = Duration::from_secs(30);
@@ -335,7 +334,7 @@ impl NodeWatch {
     /// With pauses, if another writer keeps changing it too.
     async fn correct_own_node(&mut self, last: Option<LastWrite>) -> Option<LastWrite> {
         let (name, now) = (self.cluster.name.clone(), Instant::now());
-        let node = self.cluster.table.lock().own().cloned()?;
+        let node = self.cluster.table.lock().own_node.clone()?;
         let overwrites = overwrites(&node.annotations).unwrap_or_else(|why| {
             tracing::warn!("Node {name}: {why}; the node's own address is announced");
             PublicAddresses::default()

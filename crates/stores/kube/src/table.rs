@@ -18,11 +18,16 @@ use crate::patch::announcement;
 
 const MAX_REASON_BYTES: usize = 300;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct NodeTable {
     nodes: BTreeMap<Box<str>, KnownNode>,
     pub(crate) families: Stack,
-    own: OwnNode,
+    /// Name of this node's own Node, what was last seen of it, and whether it is in the present list.
+    own_name: Box<str>,
+    pub(crate) own_node: Option<NodeView<'static>>,
+    own_listed: bool,
+    /// What this node has announced.
+    own_attrs: Option<LeaseAttrs>,
     list: u32,
     /// Nodes whose announcement cannot be used, and why.
     pub(crate) unusable: BTreeMap<Box<str>, Box<str>>,
@@ -48,20 +53,11 @@ impl KnownNode {
     }
 }
 
-#[derive(Debug)]
-struct OwnNode {
-    name: Box<str>,
-    seen: Option<NodeView<'static>>,
-    listed: bool,
-    announced: Option<LeaseAttrs>,
-}
-
 impl NodeTable {
     /// `own` is the name of this node's own Node. Without one, what an operator has written instead of a node's address
     /// counts before the node itself has taken it up.
     pub fn new(own: &str, families: Stack) -> Self {
-        let own = OwnNode { name: own.into(), seen: None, listed: false, announced: None };
-        Self { nodes: BTreeMap::new(), families, own, list: 0, unusable: BTreeMap::new() }
+        Self { own_name: own.into(), families, ..Self::default() }
     }
 
     pub fn len(&self) -> usize {
@@ -72,19 +68,15 @@ impl NodeTable {
         self.nodes.is_empty()
     }
 
-    pub fn own(&self) -> Option<&NodeView<'static>> {
-        self.own.seen.as_ref()
-    }
-
     /// Sets what this node announces. That is its lease, whatever is in its Node: an operator may have written another
     /// address there, or another writer something else.
     pub fn announce(&mut self, attrs: LeaseAttrs) {
-        self.own.announced = Some(attrs);
+        self.own_attrs = Some(attrs);
     }
 
     /// Attributes that this node has announced, if its Node has others.
     pub fn overwritten_attrs(&self) -> Option<&LeaseAttrs> {
-        let (announced, seen) = (self.own.announced.as_ref()?, self.own.seen.as_ref()?);
+        let (announced, seen) = (self.own_attrs.as_ref()?, self.own_node.as_ref()?);
         let overwrites = overwrites(&seen.annotations).unwrap_or_default();
         let packed =
             |(key, wanted): &(Key, Option<String>)| seen.annotations.get(*key) == wanted.as_deref();
@@ -92,8 +84,8 @@ impl NodeTable {
     }
 
     pub fn same_subnet(&self) -> Option<Box<str>> {
-        let own = self.nodes.get(&*self.own.name)?.subnet?;
-        self.other_on_subnet(&self.own.name, own)
+        let own = self.nodes.get(&*self.own_name)?.subnet?;
+        self.other_on_subnet(&self.own_name, own)
     }
 
     pub fn other_on_subnet(&self, own: &str, subnet: Subnet) -> Option<Box<str>> {
@@ -145,7 +137,7 @@ impl NodeTable {
     /// Begins a list: what is not [`Self::listed`] before [`Self::end_list`] is gone.
     pub fn begin_list(&mut self) {
         self.list = self.list.wrapping_add(1);
-        self.own.listed = false;
+        self.own_listed = false;
     }
 
     pub fn listed(&mut self, node: &NodeView<'_>) {
@@ -159,8 +151,8 @@ impl NodeTable {
         // A map that is built at once is as small as can be: one that grew Node by Node is half empty.
         let all = std::mem::take(&mut self.nodes);
         self.nodes = all.into_iter().filter(|(_, known)| known.list == list).collect();
-        if !self.own.listed {
-            self.own.seen = None;
+        if !self.own_listed {
+            self.own_node = None;
         }
         let nodes = &self.nodes;
         self.unusable.retain(|name, _| nodes.contains_key(name));
@@ -214,17 +206,17 @@ impl NodeTable {
         let before = self.lease(name);
         self.nodes.remove(name);
         self.unusable.remove(name);
-        if *self.own.name == *name {
-            self.own.seen = None;
+        if *self.own_name == *name {
+            self.own_node = None;
         }
         before.map(|lease| self.left(lease.subnet))
     }
 
     /// Notes that there is such a Node; whether it has changed for us.
     fn is_news(&mut self, node: &NodeView<'_>) -> bool {
-        if *self.own.name == *node.name {
-            self.own.listed = true;
-            self.own.seen = Some(node.clone().into_owned());
+        if *self.own_name == *node.name {
+            self.own_listed = true;
+            self.own_node = Some(node.clone().into_owned());
         }
         match self.nodes.get_mut(&*node.name) {
             Some(known) if known.packed.matches(node) => {
@@ -259,10 +251,9 @@ impl NodeTable {
 
     /// Attributes that this node has announced, if the Node of this name is its own.
     fn announced(&self, name: &str) -> Option<&LeaseAttrs> {
-        self.own.announced.as_ref().filter(|_| *self.own.name == *name)
+        self.own_attrs.as_ref().filter(|_| *self.own_name == *name)
     }
 
-    /// The lease of a Node, as this network sees it.
     fn lease(&self, name: &str) -> Option<Lease> {
         self.lease_of(name, self.nodes.get(name)?)
     }
@@ -274,7 +265,7 @@ impl NodeTable {
             None => {
                 let mut attrs = attrs(&node.annotations).ok()?;
                 attrs.machine = node.machine;
-                if self.own.name.is_empty() {
+                if self.own_name.is_empty() {
                     overwrite(&mut attrs, &overwrites(&node.annotations).unwrap_or_default());
                 }
                 attrs

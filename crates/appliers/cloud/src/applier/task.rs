@@ -36,7 +36,6 @@ pub(super) struct RouteTask<S> {
     /// Something was declared since the last round began.
     pub(super) changed: bool,
     pub(super) comparing: Vec<PendingComparison>,
-    /// Routes that were removed meanwhile.
     pub(super) removed: Vec<String>,
     part: Option<Part>,
     status: StatusPublisher,

@@ -82,25 +82,30 @@ pub(crate) async fn put(client: &Client, route: &CloudRoute) -> Result<()> {
         "priority": PRIORITY,
         "tags": [],
     });
-    let path = routes_path(client);
-    let begun = call(client, Method::POST, &path, "", Some(body), "compute.routes.create").await?;
-    finish(client, begun, "compute.routes.create").await
+    operate(client, Method::POST, &routes_path(client), Some(body), "compute.routes.create").await
 }
 
 pub(crate) async fn remove(client: &Client, _table: &str, found: &TableRoute) -> Result<()> {
     let path = format!("{}/{}", routes_path(client), found.id);
-    let begun = call(client, Method::DELETE, &path, "", None, "compute.routes.delete").await?;
-    finish(client, begun, "compute.routes.delete").await
+    operate(client, Method::DELETE, &path, None, "compute.routes.delete").await
 }
 
-async fn finish(client: &Client, mut operation: Value, permission: &str) -> Result<()> {
+/// Begins an operation, and waits for its end.
+async fn operate(
+    client: &Client,
+    method: Method,
+    path: &str,
+    body: Option<Value>,
+    permission: &str,
+) -> Result<()> {
+    let mut operation = call(client, method, path, "", body, permission).await?;
     let project = &client.access.node.project;
     for _ in 0..MAX_POLLS {
         if operation["status"] == "DONE" {
             return explain_operation(permission, &operation);
         }
         tokio::time::sleep(POLL).await;
-        let name = operation["name"].as_str().unwrap_or_default().to_owned();
+        let name = operation["name"].as_str().unwrap_or_default();
         let path = format!("projects/{project}/global/operations/{name}");
         operation =
             call(client, Method::GET, &path, "", None, "compute.globalOperations.get").await?;

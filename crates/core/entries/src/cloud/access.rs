@@ -37,7 +37,6 @@ impl fmt::Display for Provider {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
     pub node: CloudNode,
-    /// Interface by which this node is reached.
     pub interface: CloudInterface,
     /// Keys of the network config; without them they are found as the provider's own tools do.
     pub keys: Option<Keys>,
