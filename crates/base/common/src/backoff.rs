@@ -27,7 +27,6 @@ impl Backoff {
     }
 }
 
-/// Counts the attempts at one thing.
 #[derive(Clone, Debug)]
 pub struct Tries {
     backoff: Backoff,

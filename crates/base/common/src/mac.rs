@@ -38,20 +38,13 @@ impl FromStr for Mac {
     type Err = InvalidMac;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let invalid = || InvalidMac(text.to_owned());
-        let mut octets = [0; 6];
-        let mut parts = text.split([':', '-']);
-        for octet in &mut octets {
-            let part = parts.next().ok_or_else(invalid)?;
-            if part.len() != 2 || !part.bytes().all(|b| b.is_ascii_hexdigit()) {
-                return Err(invalid());
-            }
-            *octet = u8::from_str_radix(part, 16).map_err(|_| invalid())?;
-        }
-        match parts.next() {
-            None => Ok(Self(octets)),
-            Some(_) => Err(invalid()),
-        }
+        let octet = |part: &str| {
+            let is_octet = part.len() == 2 && part.bytes().all(|b| b.is_ascii_hexdigit());
+            u8::from_str_radix(part, 16).ok().filter(|_| is_octet)
+        };
+        let octets: Option<Vec<u8>> = text.split([':', '-']).map(octet).collect();
+        let mac = octets.and_then(|octets| Self::from_slice(&octets));
+        mac.ok_or_else(|| InvalidMac(text.to_owned()))
     }
 }
 

@@ -3,7 +3,6 @@
 
 use std::fmt::Display;
 
-/// Commands for an operator of this network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OperatorCommands {
     /// Whether a lease is the podCIDR of a Node, and ends with it.
@@ -34,7 +33,6 @@ impl OperatorCommands {
         }
     }
 
-    /// Restarts the daemon of the node at this address.
     pub fn restart(self, address: impl Display) -> String {
         match self.in_pods {
             false => format!("on {address}: `systemctl restart flanneld`"),
@@ -42,7 +40,6 @@ impl OperatorCommands {
         }
     }
 
-    /// Restarts the daemon of this node.
     pub fn restart_here(self) -> String {
         match self.in_pods {
             false => "`systemctl restart flanneld`".to_owned(),

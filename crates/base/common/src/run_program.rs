@@ -136,8 +136,7 @@ fn read(pipe: &impl AsFd, buffer: &mut [u8], take: &mut impl FnMut(&[u8])) -> bo
 }
 
 fn wait(fds: &mut [PollFd<'_>], time: Duration) -> io::Result<()> {
-    let time =
-        Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() };
+    let time = Timespec::try_from(time).map_err(io::Error::other)?;
     match poll(fds, Some(&time)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),

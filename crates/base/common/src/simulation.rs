@@ -20,11 +20,9 @@ pub type Waiting<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// What a simulation puts in place of this machine. Each question is asked by the host whose task runs at the moment.
 pub trait World {
-    /// Connects to a listener of another host.
     #[cfg(feature = "worker")]
     fn connect(&self, to: SocketAddr) -> Waiting<io::Result<Box<dyn ByteStream>>>;
 
-    /// Listens on this host.
     #[cfg(feature = "worker")]
     fn listen(&self, at: SocketAddr) -> io::Result<Box<dyn StreamListener>>;
 
@@ -43,11 +41,16 @@ pub trait World {
     fn fill_with_random(&self, bytes: &mut [u8]);
 }
 
-/// A connection between two hosts.
+/// A TCP connection between two hosts.
 #[cfg(feature = "worker")]
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Sync + Unpin {
-    fn local_addr(&self) -> SocketAddr;
-    fn peer_addr(&self) -> SocketAddr;
+    /// The kernel's socket, for its options. A simulated connection has none.
+    fn socket(&self) -> Option<&tokio::net::TcpStream> {
+        None
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr>;
+    fn peer_addr(&self) -> io::Result<SocketAddr>;
 }
 
 /// Where connections to a host arrive.

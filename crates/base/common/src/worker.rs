@@ -13,7 +13,6 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::{Task, simulation, sleep_until};
 
-/// The work of a worker thread.
 pub trait Work: Send + 'static {
     type Command: Send + 'static;
 
@@ -92,7 +91,6 @@ impl<C: Send + 'static> Worker<C> {
         Ok(())
     }
 
-    /// Sends a command and waits for its answer.
     pub async fn ask<T>(
         &self,
         command: impl FnOnce(oneshot::Sender<T>) -> C,
@@ -170,10 +168,8 @@ async fn run_simulated<W: Work>(mut work: W, mut queue: mpsc::Receiver<W::Comman
 }
 
 fn wait(work: &impl Work, wake: &OwnedFd) {
-    let timeout = work.next_wake().map(|due| {
-        let left = due.saturating_duration_since(Instant::now());
-        Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: i64::from(left.subsec_nanos()) }
-    });
+    let left = work.next_wake().map(|due| due.saturating_duration_since(Instant::now()));
+    let timeout = left.and_then(|left| Timespec::try_from(left).ok());
     let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
     fds.extend(work.wake_on().into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
     // An interrupted wait is a short one.

@@ -9,7 +9,6 @@ use ipnet::IpNet;
 /// same.
 pub const ESP_REQID: u32 = 11;
 
-/// Direction of the packets that a policy is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
     /// Packets for this machine.

@@ -15,9 +15,9 @@ const LARGEST_SEGMENT: u32 = 536;
 
 pub(crate) async fn connect(address: SocketAddr) -> io::Result<flannel_common::TcpStream> {
     if let Some(connected) = simulation::world().map(|world| world.connect(address)) {
-        return Ok(flannel_common::TcpStream::Simulated(connected.await?));
+        return connected.await;
     }
-    Ok(flannel_common::TcpStream::Kernel(connect_socket(address).await?))
+    Ok(Box::new(connect_socket(address).await?))
 }
 
 async fn connect_socket(address: SocketAddr) -> io::Result<TcpStream> {

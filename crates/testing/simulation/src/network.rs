@@ -307,12 +307,12 @@ struct Stream {
 }
 
 impl ByteStream for Stream {
-    fn local_addr(&self) -> SocketAddr {
-        self.own
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.own)
     }
 
-    fn peer_addr(&self) -> SocketAddr {
-        self.other
+    fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.other)
     }
 }
 
