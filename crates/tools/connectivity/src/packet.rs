@@ -11,7 +11,6 @@ use etherparse::{
 
 const HOPS: u8 = 64;
 
-/// Who speaks to whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Flow {
     pub(crate) from: (IpAddr, u16),

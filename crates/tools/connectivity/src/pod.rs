@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::packet::{self, Content, Flow};
-use crate::protocol::{TrialOutcome, TrialResult};
+use crate::protocol::TrialResult;
 use crate::tcp_trial::{TcpAnswering, TcpTrial};
 use crate::udp_trial::UdpTrial;
 
@@ -28,7 +28,6 @@ pub(crate) struct PodTalk {
     rng: fastrand::Rng,
 }
 
-/// Somebody to be asked.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     /// Its node, as the request names it.
@@ -38,7 +37,6 @@ pub(crate) struct Target {
     pub(crate) node_seen_as: Vec<IpAddr>,
 }
 
-/// What is to be sent.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Outgoing {
     Packet(Vec<u8>),
@@ -122,9 +120,8 @@ impl PodTalk {
 
     /// Those that have come to an end.
     pub(crate) fn finished(&mut self) -> Vec<TrialResult> {
-        let found: Vec<TrialResult> = self.running.iter().filter_map(Job::found).collect();
-        self.running.retain(|job| job.found().is_none());
-        found
+        let ended = self.running.extract_if(.., |job| job.found().is_some());
+        ended.filter_map(|job| job.found()).collect()
     }
 
     fn begin(&mut self, target: Target, now: Duration) {
@@ -155,9 +152,9 @@ impl PodTalk {
 
     /// The conversation with somebody from a port of ours.
     fn job(&mut self, with: IpAddr, port: u16) -> Option<&mut Job> {
-        let is_it =
-            |job: &&mut Job| job.target.address == with && (job.port..job.port + 3).contains(&port);
-        self.running.iter_mut().find(is_it)
+        self.running
+            .iter_mut()
+            .find(|job| job.target.address == with && (job.port..job.port + 3).contains(&port))
     }
 }
 
@@ -181,32 +178,33 @@ impl Job {
         let now = now.saturating_sub(self.began);
         match (content, port - self.port) {
             (Content::Tcp(segment), 0) => self.tcp.receive(segment, now),
-            (Content::Udp(data), 1) => _ = self.udp.receive(data, now),
-            (Content::Udp(data), 2) => _ = self.full.receive(data, now),
+            (Content::Udp(data), 1) => self.udp.receive(data, now),
+            (Content::Udp(data), 2) => self.full.receive(data, now),
             _ => {}
         }
     }
 
     fn complain(&mut self, port: u16, words: &str) {
-        match port - self.port {
-            0 => self.tcp.complain(words),
-            1 => self.udp.complain(words),
-            _ => self.full.complain(words),
-        }
+        let complaint = match port - self.port {
+            0 => &mut self.tcp.complaint,
+            1 => &mut self.udp.complaint,
+            _ => &mut self.full.complaint,
+        };
+        *complaint = Some(words.to_owned());
     }
 
     fn found(&self) -> Option<TrialResult> {
-        let node: Option<Option<TrialOutcome>> = match &self.node {
-            Some(node) => Some(Some(node.outcome()?.clone())),
-            None => Some(None),
+        let node = match &self.node {
+            Some(node) => Some(node.outcome.clone()?),
+            None => None,
         };
         Some(TrialResult {
             to: self.target.node.clone(),
             address: self.target.address,
-            tcp: self.tcp.outcome()?.clone(),
-            udp: self.udp.outcome()?.clone(),
-            full: self.full.outcome()?.clone(),
-            node: node?,
+            tcp: self.tcp.outcome.clone()?,
+            udp: self.udp.outcome.clone()?,
+            full: self.full.outcome.clone()?,
+            node,
             cause: None,
         })
     }
@@ -215,6 +213,7 @@ impl Job {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::TrialOutcome;
 
     fn ip(text: &str) -> IpAddr {
         text.parse().expect("an address")

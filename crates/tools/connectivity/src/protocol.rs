@@ -17,7 +17,6 @@ pub struct TestRequest {
     pub pods: Vec<Pod>,
 }
 
-/// A test pod.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Pod {

@@ -16,11 +16,10 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 const QUESTIONS: u32 = 8;
 /// A conversation whose peer falls silent is forgotten after this time.
 const CONVERSATION_TIMEOUT: Duration = Duration::from_secs(30);
-/// Conversations at once.
 const MAX_CONVERSATIONS: usize = 4096;
 
 /// Who asks. Time counts from when it began.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct TcpTrial {
     number: u64,
     /// Of a question, in bytes.
@@ -31,25 +30,16 @@ pub(crate) struct TcpTrial {
     theirs: Option<u32>,
     answered: u32,
     next: Duration,
-    complaint: Option<String>,
-    outcome: Option<TrialOutcome>,
+    /// What a router, or the other host, has said of it.
+    pub(crate) complaint: Option<String>,
+    pub(crate) outcome: Option<TrialOutcome>,
     ended: bool,
 }
 
 impl TcpTrial {
     pub(crate) fn new(number: u64, size: usize, from: Vec<IpAddr>) -> Self {
-        Self {
-            number,
-            size: size.max(exchange::SMALLEST),
-            from,
-            first: number as u32,
-            theirs: None,
-            answered: 0,
-            next: Duration::ZERO,
-            complaint: None,
-            outcome: None,
-            ended: false,
-        }
+        let size = size.max(exchange::SMALLEST);
+        Self { number, size, from, first: number as u32, ..Self::default() }
     }
 
     /// What is to be sent now, if something is.
@@ -62,9 +52,7 @@ impl TcpTrial {
             let why = match (self.complaint.take(), self.theirs.is_some()) {
                 (Some(complaint), _) => complaint,
                 (None, false) => no_answer(None),
-                (None, true) => {
-                    format!("connected, but {} bytes do not come back", self.size)
-                }
+                (None, true) => format!("connected, but {} bytes do not come back", self.size),
             };
             self.outcome = Some(TrialOutcome::Failed(why));
             return self.tick(now);
@@ -105,14 +93,6 @@ impl TcpTrial {
             }
             _ => {}
         }
-    }
-
-    pub(crate) fn complain(&mut self, words: &str) {
-        self.complaint = Some(words.to_owned());
-    }
-
-    pub(crate) fn outcome(&self) -> Option<&TrialOutcome> {
-        self.outcome.as_ref()
     }
 
     fn ask_number(&self) -> u64 {
@@ -214,8 +194,8 @@ mod tests {
                     trial.receive(&answer, now);
                 }
             }
-            if let Some(outcome) = trial.outcome() {
-                return outcome.clone();
+            if let Some(outcome) = trial.outcome {
+                return outcome;
             }
             now += Duration::from_millis(50);
         }

@@ -1,7 +1,7 @@
 //! A test pod of this node, in a thread of its own: it blocks in the kernel, and lives for seconds.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use flannel_common::{Work, Worker};
 use flannel_lease::Subnet;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::in_kernel::PodInKernel;
+use crate::in_kernel::{PodInKernel, unspecified};
 use crate::pod::{Outgoing, PodTalk, Target};
 use crate::protocol::{Pod, TrialResult};
 
@@ -19,7 +19,6 @@ const TICK: Duration = Duration::from_millis(20);
 const IDLE: Duration = Duration::from_secs(5);
 const QUEUE: usize = 16;
 
-/// What a test pod is made by.
 #[derive(Clone, Debug)]
 pub struct PodPlan {
     /// How the request names this node.
@@ -33,7 +32,6 @@ pub struct PodPlan {
     pub masquerades: bool,
 }
 
-/// What becomes of a test pod.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PodEvent {
     Ready(Pod),
@@ -133,17 +131,16 @@ impl Work for PodWork {
 impl MadePod {
     fn make(plan: PodPlan, news: &UnboundedSender<PodEvent>) -> Option<Self> {
         let made = PodInKernel::make(&plan.subnet, plan.mtu);
-        let tell = |why: String| drop(news.send(PodEvent::Failed(why)));
-        let pod = made.inspect_err(|error| tell(error.to_string())).ok()?;
-        let addresses = pod.addresses().to_vec();
-        let (mut v4, mut v6) = (None, None);
+        let pod = made.map_err(|why| news.send(PodEvent::Failed(why))).ok()?;
+        let addresses = pod.addresses.chosen.clone();
+        let mut ready = Pod { node: plan.named.clone(), v4: None, v6: None };
         for address in &addresses {
-            match address {
-                IpAddr::V4(ip) => v4 = Some(*ip),
-                IpAddr::V6(ip) => v6 = Some(*ip),
+            match *address {
+                IpAddr::V4(ip) => ready.v4 = Some(ip),
+                IpAddr::V6(ip) => ready.v6 = Some(ip),
             }
         }
-        let _ = news.send(PodEvent::Ready(Pod { node: plan.named.clone(), v4, v6 }));
+        let _ = news.send(PodEvent::Ready(ready));
         let talk = PodTalk::new(addresses, plan.port, plan.mtu, fastrand::Rng::new());
         let node = plan.underlay.iter().flatten().filter_map(|ip| open(&plan, *ip)).collect();
         Some(Self { plan, pod, talk, node, began: Instant::now(), asking: false })
@@ -197,13 +194,6 @@ fn open(plan: &PodPlan, own: IpAddr) -> Option<UdpSocket> {
 
 fn is_family(socket: &UdpSocket, ip: IpAddr) -> bool {
     socket.local_addr().is_ok_and(|own| own.is_ipv4() == ip.is_ipv4())
-}
-
-fn unspecified(like: IpAddr) -> IpAddr {
-    match like {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    }
 }
 
 fn targets(plan: &PodPlan, node: &[UdpSocket], pods: &[Pod]) -> Vec<Target> {

@@ -6,34 +6,25 @@ use std::time::Duration;
 use crate::exchange;
 use crate::protocol::TrialOutcome;
 
-/// When it is asked again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
-/// How long an answer is waited for.
 pub(crate) const TRIAL_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Time counts from when it began.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct UdpTrial {
     number: u64,
     size: usize,
     /// From which addresses it may seem to come.
     from: Vec<IpAddr>,
     next: Duration,
-    complaint: Option<String>,
-    outcome: Option<TrialOutcome>,
+    /// What a router has said of it.
+    pub(crate) complaint: Option<String>,
+    pub(crate) outcome: Option<TrialOutcome>,
 }
 
 impl UdpTrial {
     pub(crate) fn new(number: u64, size: usize, from: Vec<IpAddr>) -> Self {
-        let next = Duration::ZERO;
-        Self {
-            number,
-            size: size.max(exchange::SMALLEST),
-            from,
-            next,
-            complaint: None,
-            outcome: None,
-        }
+        Self { number, size: size.max(exchange::SMALLEST), from, ..Self::default() }
     }
 
     /// What is to be sent now, if something is.
@@ -52,21 +43,12 @@ impl UdpTrial {
         Some(exchange::question(self.number, self.size))
     }
 
-    /// Whether it was for this one.
-    pub(crate) fn receive(&mut self, data: &[u8], now: Duration) -> bool {
-        let Some(seen) = exchange::seen(data, self.number, self.size) else { return false };
-        if self.outcome.is_none() {
+    pub(crate) fn receive(&mut self, data: &[u8], now: Duration) {
+        if self.outcome.is_none()
+            && let Some(seen) = exchange::seen(data, self.number, self.size)
+        {
             self.outcome = Some(judge(seen, &self.from, now));
         }
-        true
-    }
-
-    pub(crate) fn complain(&mut self, words: &str) {
-        self.complaint = Some(words.to_owned());
-    }
-
-    pub(crate) fn outcome(&self) -> Option<&TrialOutcome> {
-        self.outcome.as_ref()
     }
 }
 
@@ -103,8 +85,8 @@ mod tests {
         assert_eq!(trial.tick(RETRY_INTERVAL / 2), None);
         assert_eq!(trial.tick(RETRY_INTERVAL), Some(asked.clone()));
         let answer = exchange::answer(&asked, own()).expect("an answer");
-        assert!(trial.receive(&answer, RETRY_INTERVAL));
-        assert_eq!(trial.outcome(), Some(&TrialOutcome::Passed(250_000)));
+        trial.receive(&answer, RETRY_INTERVAL);
+        assert_eq!(trial.outcome, Some(TrialOutcome::Passed(250_000)));
         assert_eq!(trial.tick(2 * RETRY_INTERVAL), None);
     }
 
@@ -113,8 +95,8 @@ mod tests {
         let mut trial = UdpTrial::new(7, 64, vec![own()]);
         let asked = trial.tick(Duration::ZERO).expect("a question");
         let answer = exchange::answer(&asked, "10.5.1.0".parse().expect("an address"));
-        assert!(trial.receive(&answer.expect("an answer"), RETRY_INTERVAL));
-        let Some(TrialOutcome::Failed(why)) = trial.outcome() else { panic!("it failed") };
+        trial.receive(&answer.expect("an answer"), RETRY_INTERVAL);
+        let Some(TrialOutcome::Failed(why)) = trial.outcome else { panic!("it failed") };
         assert!(why.contains("10.5.1.0 instead of 10.5.1.254"), "{why}");
     }
 
@@ -122,8 +104,8 @@ mod tests {
     fn what_is_not_answered_fails_with_what_a_router_said() {
         let mut trial = UdpTrial::new(7, 64, vec![own()]);
         trial.tick(Duration::ZERO);
-        trial.complain("10.0.0.1 says no");
+        trial.complaint = Some("10.0.0.1 says no".to_owned());
         trial.tick(TRIAL_TIMEOUT);
-        assert_eq!(trial.outcome(), Some(&TrialOutcome::Failed("10.0.0.1 says no".to_owned())));
+        assert_eq!(trial.outcome, Some(TrialOutcome::Failed("10.0.0.1 says no".to_owned())));
     }
 }

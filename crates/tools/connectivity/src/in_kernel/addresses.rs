@@ -14,8 +14,6 @@ use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
 
-use super::PodError;
-
 /// Where the plugin host-local notes what it has given out, unless it was told otherwise.
 const NETWORKS: &str = "/var/lib/cni/networks";
 /// To whom it has given what is a test pod's.
@@ -25,15 +23,14 @@ const MAX_CANDIDATES: usize = 8;
 /// How long somebody who has an address may take to say so.
 const NEIGHBOUR_TIMEOUT: Duration = Duration::from_millis(250);
 
-#[derive(Debug)]
-pub(super) struct Addresses {
-    chosen: Vec<IpAddr>,
+pub(crate) struct Addresses {
+    pub(crate) chosen: Vec<IpAddr>,
     reserved: Vec<(PathBuf, Reservation)>,
 }
 
 impl Addresses {
     /// One of each of these networks.
-    pub(super) fn choose(nets: impl Iterator<Item = IpNet>) -> Result<Self, PodError> {
+    pub(super) fn choose(nets: impl Iterator<Item = IpNet>) -> Result<Self, String> {
         let given = given_out(Path::new(NETWORKS));
         let taken: BTreeSet<IpAddr> = given.iter().map(|(_, it)| it.ip).collect();
         let candidates: Vec<(IpNet, Vec<IpAddr>)> = nets
@@ -44,22 +41,15 @@ impl Addresses {
         let mut addresses = Self { chosen: Vec::new(), reserved: Vec::new() };
         for (net, list) in candidates {
             let directory = given.iter().find(|(_, it)| net.contains(&it.ip)).map(|(path, _)| path);
-            let free = list.into_iter().filter(|ip| !answering.contains(ip) && !is_local(*ip));
-            let mut free =
-                free.filter(|ip| addresses.reserve(directory.map(PathBuf::as_path), *ip));
-            let chosen = free.next();
-            drop(free);
-            let chosen = chosen.ok_or_else(|| {
-                let attempted = format!("find an address for a test pod in {net}");
-                PodError::new(attempted, "the highest ones are all in use")
-            })?;
-            addresses.chosen.push(chosen);
+            let mut free = list.into_iter().filter(|ip| !answering.contains(ip) && !is_local(*ip));
+            let chosen = free.find(|ip| addresses.reserve(directory.map(PathBuf::as_path), *ip));
+            addresses.chosen.push(chosen.ok_or_else(|| {
+                format!(
+                    "cannot find an address for a test pod in {net}: the highest ones are all in use"
+                )
+            })?);
         }
         Ok(addresses)
-    }
-
-    pub(super) fn as_slice(&self) -> &[IpAddr] {
-        &self.chosen
     }
 
     /// Whether nobody else has it. Where the plugin notes nothing, or this process does not see it, nobody is asked.
@@ -70,16 +60,13 @@ impl Addresses {
             let lock = store.lock().ok()?;
             store.pen(HOLDER.0, HOLDER.1).ok()?.reserve(&lock, ip).ok()
         };
-        match reserve() {
-            Some(true) => {
-                let (container_id, ifname) = (HOLDER.0.to_owned(), HOLDER.1.to_owned());
-                let owner = Holder::Attachment { container_id, ifname };
-                self.reserved.push((directory.to_owned(), Reservation { ip, owner }));
-                true
-            }
-            Some(false) => false,
-            None => true,
+        let reserved = reserve();
+        if reserved == Some(true) {
+            let (container_id, ifname) = (HOLDER.0.to_owned(), HOLDER.1.to_owned());
+            let owner = Holder::Attachment { container_id, ifname };
+            self.reserved.push((directory.to_owned(), Reservation { ip, owner }));
         }
+        reserved != Some(false)
     }
 }
 
@@ -136,6 +123,14 @@ fn below(ip: IpAddr, down: u32) -> Option<IpAddr> {
     })
 }
 
+/// The unspecified address of the same family.
+pub(crate) fn unspecified(like: IpAddr) -> IpAddr {
+    match like {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
 fn is_local(ip: IpAddr) -> bool {
     UdpSocket::bind((ip, 0)).is_ok()
 }
@@ -143,10 +138,9 @@ fn is_local(ip: IpAddr) -> bool {
 /// Which of these somebody has, on whichever bridge: the kernel is made to look for them, and asked whom it found.
 fn answering(candidates: &[IpAddr]) -> BTreeSet<IpAddr> {
     for ip in candidates {
-        let any: IpAddr =
-            if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         // The discard port; nobody needs to take it.
-        let _ = UdpSocket::bind((any, 0)).and_then(|socket| socket.send_to(&[0], (*ip, 9)));
+        let socket = UdpSocket::bind((unspecified(*ip), 0));
+        let _ = socket.and_then(|socket| socket.send_to(&[0], (*ip, 9)));
     }
     std::thread::sleep(NEIGHBOUR_TIMEOUT);
     let all = RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default());
@@ -160,18 +154,16 @@ fn answering(candidates: &[IpAddr]) -> BTreeSet<IpAddr> {
 }
 
 fn found(neighbour: &NeighbourMessage) -> Option<IpAddr> {
-    let known =
-        neighbour.attributes.iter().any(|it| matches!(it, NeighbourAttribute::LinkLayerAddress(_)));
+    let mut attributes = neighbour.attributes.iter();
+    let known = attributes.any(|it| matches!(it, NeighbourAttribute::LinkLayerAddress(_)));
     let lost =
         matches!(neighbour.header.state, NeighbourState::Failed | NeighbourState::Incomplete);
-    if !known || lost {
-        return None;
-    }
-    neighbour.attributes.iter().find_map(|attribute| match attribute {
+    let address = neighbour.attributes.iter().find_map(|attribute| match attribute {
         NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => Some((*ip).into()),
         NeighbourAttribute::Destination(NeighbourAddress::Inet6(ip)) => Some((*ip).into()),
         _ => None,
-    })
+    });
+    address.filter(|_| known && !lost)
 }
 
 #[cfg(test)]

@@ -8,14 +8,15 @@ use std::net::IpAddr;
 use flannel_common::{IfName, Mac};
 use flannel_entries::devices::TEST_POD_DEVICES;
 use flannel_kernel::is_test_pod_device;
-use flannel_netlink::{Connection, Protocol, Request, verbs};
+use flannel_netlink::{Connection, NetlinkError, Protocol, Request, verbs};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
     AfSpecInet6, AfSpecUnspec, In6AddrGenMode, LinkAttribute, LinkFlags, LinkMessage,
 };
 use netlink_packet_route::route::RouteProtocol;
+use rustix::net::netdevice::name_to_index;
 
-use super::{PodError, addresses};
+use super::{addresses, cannot};
 
 /// Test pods that a node may have at once: one for each network.
 const MAX_TEST_PODS: u32 = 100;
@@ -24,58 +25,53 @@ pub(super) struct Devices {
     kernel: Connection,
     near: u32,
     pub(super) far: u32,
-    /// MAC address of the node's end.
     pub(super) near_mac: Mac,
     pub(super) pod_mac: Mac,
 }
 
 impl Drop for Devices {
     fn drop(&mut self) {
-        if let Err(error) =
-            apply(&mut self.kernel, "remove the test pod", Request::delete_link(self.near))
-        {
+        if let Err(error) = self.apply("remove the test pod", Request::delete_link(self.near)) {
             tracing::warn!("{error}; `flannelctl cleanup` or a restart of flanneld removes it");
         }
     }
 }
 
 impl Devices {
-    pub(super) fn make(addresses: &[IpAddr], mtu: u32) -> Result<Self, PodError> {
+    pub(super) fn make(addresses: &[IpAddr], mtu: u32) -> Result<Self, String> {
         let mut rng = fastrand::Rng::new();
-        let mut kernel = Connection::open(Protocol::Route)
-            .map_err(|error| PodError::new("talk to the kernel", error))?;
-        let (near_mac, far_mac) = (Mac::random(&mut rng), Mac::random(&mut rng));
-        let near = make_pair(&mut kernel, near_mac, far_mac, mtu)?;
-        let pod_mac = Mac::random(&mut rng);
+        let [near_mac, far_mac, pod_mac] = std::array::from_fn(|_| Mac::random(&mut rng));
+        let mut kernel = Connection::open(Protocol::Route).map_err(cannot("talk to the kernel"))?;
+        let (near, far, name) = make_pair(&mut kernel, near_mac, far_mac, mtu)?;
         // From here on it is removed if anything fails.
-        let mut devices = Self { kernel, near: near.0, far: near.1, near_mac, pod_mac };
+        let mut devices = Self { kernel, near, far, near_mac, pod_mac };
         // Nobody but a card would finish the checksums of what this node itself sends.
-        flannel_kernel::set_tx_checksum(near.2, false).map_err(|error| {
-            PodError::new(format!("switch off the checksum offload of {}", near.2), error)
-        })?;
-        devices.apply("keep the test pod's far end without an address", no_address(near.1))?;
-        devices.apply("set the test pod's devices up", up(near.1))?;
-        devices.apply("set the test pod's devices up", up(near.0))?;
+        flannel_kernel::set_tx_checksum(name, false)
+            .map_err(cannot(format!("switch off the checksum offload of {name}")))?;
+        devices.apply("keep the test pod's far end without an address", no_address(far))?;
+        devices.apply("set the test pod's devices up", up(far))?;
+        devices.apply("set the test pod's devices up", up(near))?;
         for ip in addresses {
-            devices.apply("lead to the test pod", neighbour(near.0, *ip, pod_mac))?;
-            devices.apply("lead to the test pod", route(near.0, *ip))?;
+            devices.apply("lead to the test pod", neighbour(near, *ip, pod_mac))?;
+            devices.apply("lead to the test pod", route(near, *ip))?;
         }
         Ok(devices)
     }
 
-    fn apply(&mut self, attempted: &str, request: Request) -> Result<(), PodError> {
-        apply(&mut self.kernel, attempted, request)
+    fn apply(&mut self, attempted: &str, request: Request) -> Result<(), String> {
+        apply(&mut self.kernel, attempted, request)?.map_err(cannot(attempted))
     }
 }
 
-fn apply(kernel: &mut Connection, attempted: &str, request: Request) -> Result<(), PodError> {
-    let mut refused = None;
-    let sent = kernel.apply([request], |_, error| refused = Some(error));
-    sent.map_err(|error| PodError::new(attempted, error))?;
-    match refused {
-        None => Ok(()),
-        Some(error) => Err(PodError::new(attempted, error)),
-    }
+/// The inner error is the kernel's refusal.
+fn apply(
+    kernel: &mut Connection,
+    attempted: &str,
+    request: Request,
+) -> Result<Result<(), NetlinkError>, String> {
+    let mut refused = Ok(());
+    let sent = kernel.apply([request], |_, error| refused = Err(error));
+    sent.map(|()| refused).map_err(cannot(attempted))
 }
 
 /// The indices of both ends, and the name of the near one.
@@ -84,7 +80,7 @@ fn make_pair(
     near_mac: Mac,
     far_mac: Mac,
     mtu: u32,
-) -> Result<(u32, u32, IfName), PodError> {
+) -> Result<(u32, u32, IfName), String> {
     let attempted = "make the devices of a test pod";
     let mut taken = None;
     for number in 0..MAX_TEST_PODS {
@@ -93,26 +89,18 @@ fn make_pair(
             verbs::veth_end(&near, near_mac, Some(mtu)),
             verbs::veth_end(&far, far_mac, Some(mtu)),
         );
-        let mut refused = None;
-        kernel
-            .apply([request], |_, error| refused = Some(error))
-            .map_err(|error| PodError::new(attempted, error))?;
-        match refused {
-            None => {
-                let index = |name: &str| {
-                    rustix::net::netdevice::name_to_index(&*kernel, name)
-                        .map_err(|error| PodError::new(attempted, error))
-                };
-                let name: IfName = near.parse().map_err(|error| PodError::new(attempted, error))?;
+        match apply(kernel, attempted, request)? {
+            Ok(()) => {
+                let index = |name: &str| name_to_index(&*kernel, name).map_err(cannot(attempted));
+                let name: IfName = near.parse().map_err(cannot(attempted))?;
                 return Ok((index(&near)?, index(&far)?, name));
             }
-            Some(error) if error.errno == libc::EEXIST => taken = Some(near),
-            Some(error) => return Err(PodError::new(attempted, error)),
+            Err(error) if error.errno == libc::EEXIST => taken = Some(near),
+            Err(error) => return Err(cannot(attempted)(error)),
         }
     }
-    let reason =
-        format!("{} is there already, and so are all before it", taken.unwrap_or_default());
-    Err(PodError::new(attempted, reason))
+    let taken = taken.unwrap_or_default();
+    Err(format!("cannot {attempted}: {taken} is there already, and so are all before it"))
 }
 
 /// Removes what test pods of processes that were killed have left. Not to be called while this node has one that is

@@ -4,7 +4,7 @@ mod addresses;
 mod devices;
 mod port;
 
-use std::net::IpAddr;
+use std::fmt::Display;
 
 use flannel_lease::Subnet;
 
@@ -12,39 +12,27 @@ use addresses::Addresses;
 use devices::Devices;
 use port::Port;
 
+pub(crate) use addresses::unspecified;
 pub use devices::sweep;
 
-/// Why there is no test pod.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot {attempted}: {reason}")]
-pub(crate) struct PodError {
-    pub(crate) attempted: String,
-    pub(crate) reason: String,
-}
-
-impl PodError {
-    pub(crate) fn new(attempted: impl Into<String>, reason: impl ToString) -> Self {
-        Self { attempted: attempted.into(), reason: reason.to_string() }
-    }
+/// Makes the text that says why there is no test pod.
+fn cannot<E: Display>(attempted: impl Display) -> impl FnOnce(E) -> String {
+    move |reason| format!("cannot {attempted}: {reason}")
 }
 
 /// All of it goes when it is dropped: first the devices, then what keeps the addresses from others.
 pub(crate) struct PodInKernel {
     pub(crate) port: Port,
     _devices: Devices,
-    addresses: Addresses,
+    pub(crate) addresses: Addresses,
 }
 
 impl PodInKernel {
-    pub(crate) fn make(subnet: &Subnet, mtu: u32) -> Result<Self, PodError> {
+    /// The error says why there is none.
+    pub(crate) fn make(subnet: &Subnet, mtu: u32) -> Result<Self, String> {
         let addresses = Addresses::choose(subnet.nets())?;
-        let devices = Devices::make(addresses.as_slice(), mtu)?;
-        let port = Port::open(&devices)
-            .map_err(|error| PodError::new("read and write packets of a test pod", error))?;
+        let devices = Devices::make(&addresses.chosen, mtu)?;
+        let port = Port::open(&devices).map_err(cannot("read and write packets of a test pod"))?;
         Ok(Self { port, _devices: devices, addresses })
-    }
-
-    pub(crate) fn addresses(&self) -> &[IpAddr] {
-        self.addresses.as_slice()
     }
 }
