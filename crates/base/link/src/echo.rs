@@ -9,7 +9,6 @@ use etherparse::{
     IcmpEchoHeader, Icmpv4Header, Icmpv4Slice, Icmpv4Type, Icmpv6Header, Icmpv6Slice, Icmpv6Type,
     LaxIpv4Slice,
 };
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{
     Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
@@ -19,6 +18,8 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, recvfrom, sendto,
     socket_with,
 };
+
+use crate::packet_socket::wait_readable;
 
 /// Length of an echo message without its payload.
 pub const ECHO_HEADER: usize = 8;
@@ -65,8 +66,8 @@ impl<'a> EchoReply<'a> {
 
 /// Asks many addresses, of both families, from the network namespace of the thread that opened it.
 pub struct Pinger {
-    v4: Option<OwnedFd>,
-    v6: Option<OwnedFd>,
+    /// A socket of each family that is asked, and whether that is IPv6.
+    sockets: Vec<(bool, OwnedFd)>,
     /// Tells its answers from those of other pingers.
     identifier: u16,
 }
@@ -74,15 +75,16 @@ pub struct Pinger {
 impl Pinger {
     /// `may_fragment`: whether what it sends may be cut into fragments on the way.
     pub fn open(targets: &[IpAddr], may_fragment: bool) -> io::Result<Self> {
-        let v4 = targets.iter().any(IpAddr::is_ipv4).then(|| open(false, may_fragment));
-        let v6 = targets.iter().any(IpAddr::is_ipv6).then(|| open(true, may_fragment));
-        Ok(Self { v4: v4.transpose()?, v6: v6.transpose()?, identifier: fastrand::u16(1..) })
+        let families = [false, true].into_iter();
+        let asked = families.filter(|is_v6| targets.iter().any(|it| it.is_ipv6() == *is_v6));
+        let sockets = asked.map(|is_ipv6| Ok((is_ipv6, open(is_ipv6, may_fragment)?)));
+        Ok(Self { sockets: sockets.collect::<io::Result<_>>()?, identifier: fastrand::u16(1..) })
     }
 
     /// Sends a request with so many bytes of payload.
     pub fn send(&self, to: IpAddr, sequence: u16, payload: usize) -> io::Result<()> {
-        let socket = if to.is_ipv4() { &self.v4 } else { &self.v6 };
-        let Some(socket) = socket else { return Err(io::ErrorKind::Unsupported.into()) };
+        let socket = self.sockets.iter().find(|(is_ipv6, _)| *is_ipv6 == to.is_ipv6());
+        let (_, socket) = socket.ok_or(io::ErrorKind::Unsupported)?;
         let message = echo_request(to.is_ipv6(), self.identifier, sequence, &vec![0x66; payload]);
         sendto(socket, &message, SendFlags::DONTWAIT, &SocketAddr::new(to, 0))?;
         Ok(())
@@ -91,23 +93,13 @@ impl Pinger {
     /// Waits for the next answer: who gave it, and to which request.
     pub fn receive(&self, until: Instant) -> io::Result<Option<(IpAddr, u16)>> {
         loop {
-            for (socket, is_ipv6) in [(&self.v4, false), (&self.v6, true)] {
-                let Some(socket) = socket else { continue };
-                if let Some(answer) = self.take(socket, is_ipv6)? {
+            for (is_ipv6, socket) in &self.sockets {
+                if let Some(answer) = self.take(socket, *is_ipv6)? {
                     return Ok(Some(answer));
                 }
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if !wait_readable(self.sockets.iter().map(|(_, socket)| socket), until)? {
                 return Ok(None);
-            }
-            let sockets = [&self.v4, &self.v6].into_iter().flatten();
-            let mut waiting: Vec<_> =
-                sockets.map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
-            let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
-            match poll(&mut waiting, Some(&timeout)) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -136,13 +128,18 @@ impl Pinger {
     }
 }
 
-fn open(is_ipv6: bool, may_fragment: bool) -> io::Result<OwnedFd> {
+/// Opens a raw socket, in the network namespace of the calling thread.
+pub fn open_echo_socket(is_ipv6: bool, flags: SocketFlags) -> io::Result<OwnedFd> {
     let (family, protocol) = if is_ipv6 {
         (AddressFamily::INET6, ipproto::ICMPV6)
     } else {
         (AddressFamily::INET, ipproto::ICMP)
     };
-    let socket = socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(protocol))?;
+    Ok(socket_with(family, SocketType::RAW, flags | SocketFlags::CLOEXEC, Some(protocol))?)
+}
+
+fn open(is_ipv6: bool, may_fragment: bool) -> io::Result<OwnedFd> {
+    let socket = open_echo_socket(is_ipv6, SocketFlags::empty())?;
     // Neither cut, nor believe what was learned of the path before.
     match (is_ipv6, may_fragment) {
         (false, false) => set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::PROBE),

@@ -2,7 +2,10 @@
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::time::Instant;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 /// Opens a socket for frames of this EtherType (`libc::ETH_P_…`) on one device, which does not block. `filter` is a
@@ -30,6 +33,21 @@ pub fn open_packet_socket(
         return Err(io::Error::last_os_error());
     }
     Ok(socket)
+}
+
+/// Waits until one of these sockets is readable. Returns false once the time has come.
+pub(crate) fn wait_readable<'a>(
+    sockets: impl IntoIterator<Item = &'a OwnedFd>,
+    until: Instant,
+) -> io::Result<bool> {
+    let left = until.saturating_duration_since(Instant::now());
+    let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+    let sockets = sockets.into_iter();
+    let mut waiting: Vec<_> = sockets.map(|it| PollFd::new(it, PollFlags::IN)).collect();
+    match poll(&mut waiting, Some(&timeout)) {
+        Ok(_) | Err(Errno::INTR) => Ok(!left.is_zero()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Has the kernel show a socket only what this program of classic BPF accepts.

@@ -6,10 +6,10 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use flannel_common::{Mac, simulation};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
+use crate::packet_socket::wait_readable;
 use crate::{arp, neighbour_discovery, open_packet_socket};
 
 /// Longer than any frame that answers.
@@ -82,17 +82,14 @@ impl AddressQuestion {
     }
 
     fn frame(&self) -> Vec<u8> {
-        match (self.address, self.from) {
-            (IpAddr::V4(address), Some(IpAddr::V4(from))) => {
-                arp::request(self.own_mac, Some(from), address)
-            }
-            (IpAddr::V4(address), _) => arp::request(self.own_mac, None, address),
-            (IpAddr::V6(address), Some(IpAddr::V6(from))) => {
-                neighbour_discovery::solicitation(self.own_mac, Some(from), address)
-            }
-            (IpAddr::V6(address), _) => {
-                neighbour_discovery::solicitation(self.own_mac, None, address)
-            }
+        let (v4, v6) = match self.from {
+            Some(IpAddr::V4(from)) => (Some(from), None),
+            Some(IpAddr::V6(from)) => (None, Some(from)),
+            None => (None, None),
+        };
+        match self.address {
+            IpAddr::V4(address) => arp::request(self.own_mac, v4, address),
+            IpAddr::V6(address) => neighbour_discovery::solicitation(self.own_mac, v6, address),
         }
     }
 
@@ -106,26 +103,13 @@ impl AddressQuestion {
 
 /// The next frame, if one comes until then.
 fn receive(socket: &OwnedFd, until: Instant) -> io::Result<Option<Vec<u8>>> {
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(None);
-        }
-        let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
-        let mut waiting = [PollFd::new(socket, PollFlags::IN)];
-        match poll(&mut waiting, Some(&timeout)) {
-            Ok(0) | Err(Errno::INTR) => continue,
-            Ok(_) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let mut frame = vec![0; LARGEST_FRAME];
+    while wait_readable([socket], until)? {
+        let mut frame = [0; LARGEST_FRAME];
         match rustix::net::recv(socket, &mut frame[..], RecvFlags::empty()) {
-            Ok((length, _)) => {
-                frame.truncate(length);
-                return Ok(Some(frame));
-            }
+            Ok((length, _)) => return Ok(Some(frame[..length].to_vec())),
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
     }
+    Ok(None)
 }

@@ -11,7 +11,6 @@ const MAX_ASKS_OF_STRANGERS: u32 = 1_000;
 /// Addresses that are told apart in a second; 10,000 peers ask three times in one.
 const MAX_SOURCES: usize = 4_096;
 
-/// Counts the asks of the second that passes.
 #[derive(Debug, Default)]
 pub(crate) struct AskLimits {
     second: u64,

@@ -16,9 +16,9 @@ pub async fn ask_once(from: IpAddr, to: SocketAddr, subnet: IpNet) -> AskOutcome
     let from = SocketAddr::new(from, 0);
     let mut exchange = Exchange { from, to, subnet, about_v6, cookie: 0, fits: None };
     let question =
-        || Question { size: 0, plain: false, timeout: ANSWER_TIMEOUT, since: Instant::now() };
-    match exchange.ask(&question()).await {
-        AskOutcome::Silent => exchange.ask(&question()).await,
+        Question { size: 0, plain: false, timeout: ANSWER_TIMEOUT, since: Instant::now() };
+    match exchange.ask(&question).await {
+        AskOutcome::Silent => exchange.ask(&question).await,
         told => told,
     }
 }

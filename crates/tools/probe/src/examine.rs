@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 
 use crate::mtu_search::MtuSearch;
 use crate::net::{Exchange, Question, ping};
-use crate::peers::{FamilyEvidence, Plan};
+use crate::peers::Plan;
 use crate::responder::Way;
 use crate::verdict::{AskOutcome, Asks, Evidence, Full, ProbeAnswer};
 
+/// Smallest packet that an ask makes, in the family that needs more.
+const LEAST: u32 = (crate::wire::ASK + crate::header(true)) as u32;
 /// Time for an answer: more than there and back around the world.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(800);
 /// Small asks in succession, where some were lost before or the first took long.
@@ -17,25 +19,19 @@ const BURST_INTERVAL: Duration = Duration::from_millis(20);
 /// Time for one of many answers, when it is known how long they take.
 const SHORT_ANSWER_TIMEOUT: Duration = Duration::from_millis(150);
 
-pub(crate) struct TurnResult {
-    pub(crate) found: Vec<FamilyEvidence>,
-    pub(crate) cookies: [u64; 4],
-}
-
-pub(crate) async fn examine(plan: Plan) -> TurnResult {
+/// Returns what was found out, by family, and the cookies that the peer has given out.
+pub(crate) async fn examine(plan: Plan) -> (Vec<(usize, Evidence)>, [u64; 4]) {
     let mut turn = Examination { cookies: plan.cookies, plan, since: Instant::now() };
     let mut found = Vec::new();
     for family in turn.plan.families.clone() {
         turn.since = Instant::now();
-        let over = turn.plan.own.over(&turn.plan.target, family);
-        let evidence = match over {
+        let evidence = match turn.plan.own.over(&turn.plan.target, family) {
             Some(over) => turn.through_the_tunnel(family, over).await,
             None => turn.without_a_tunnel(family).await,
         };
-        let machine = turn.plan.target.machine;
-        found.push(FamilyEvidence { family, evidence: Evidence { machine, ..evidence } });
+        found.push((family, Evidence { machine: turn.plan.target.machine, ..evidence }));
     }
-    TurnResult { found, cookies: turn.cookies }
+    (found, turn.cookies)
 }
 
 struct Examination {
@@ -80,7 +76,6 @@ impl Examination {
         let under = self.plan.own.under(&self.plan.target, family);
         let mut again = self.exchange(over, Way::Overlay, family);
         let mut plain = self.exchange(over, Way::Overlay, family);
-        let beside = slot(Way::Underlay, family);
         let mut underlay = under.map(|under| self.exchange(under, Way::Underlay, family));
         let (small, without) = (self.small(false), self.small(true));
         let underlay_answer = if_some(underlay.as_mut().map(|exchange| exchange.ask(&small)));
@@ -94,7 +89,7 @@ impl Examination {
         );
         self.cookies[slot(Way::Overlay, family)] = again.cookie;
         if let Some(exchange) = underlay {
-            self.cookies[beside] = exchange.cookie;
+            self.cookies[slot(Way::Underlay, family)] = exchange.cookie;
         }
         Evidence {
             overlay: Some(overlay),
@@ -114,9 +109,9 @@ impl Examination {
         first: ProbeAnswer,
     ) -> Evidence {
         let (mut asks, mut shortest) = (Asks { asked: 1, lost: 0 }, first.latency);
-        let is_slow = |time: Duration| self.plan.shortest[family & 1].is_exceeded_by(time);
-        if self.plan.counts_losses || is_slow(shortest) {
-            let goes_on = |least: Duration| self.plan.counts_losses || is_slow(least);
+        let known = self.plan.shortest[family & 1];
+        let goes_on = |time| self.plan.counts_losses || known.is_exceeded_by(time);
+        if goes_on(shortest) {
             let (more, least) = self.burst(exchange, goes_on).await;
             asks += more;
             shortest = least.map_or(shortest, |least| least.min(shortest));
@@ -164,17 +159,14 @@ impl Examination {
         let Some(under) = self.plan.own.under(&self.plan.target, family) else {
             return Evidence::default();
         };
-        let at = slot(Way::Underlay, family);
         let mut exchange = self.exchange(under, Way::Underlay, family);
         let small = self.small(false);
         let mut answer = exchange.ask(&small).await;
         let mut underlay_ping = None;
         if answer == AskOutcome::Silent {
-            let pinged;
-            (answer, pinged) = tokio::join!(exchange.ask(&small), self.ping(under));
-            underlay_ping = pinged;
+            (answer, underlay_ping) = tokio::join!(exchange.ask(&small), self.ping(under));
         }
-        self.cookies[at] = exchange.cookie;
+        self.cookies[slot(Way::Underlay, family)] = exchange.cookie;
         let AskOutcome::Answered(answered) = answer else {
             return Evidence { underlay: Some(answer), underlay_ping, ..Evidence::default() };
         };
@@ -206,8 +198,7 @@ impl Examination {
                 return Some(Full::Passes);
             }
         }
-        let least = self.least();
-        let mut search = MtuSearch::new(least, largest, self.plan.guess);
+        let mut search = MtuSearch::new(LEAST, largest, self.plan.guess);
         while let Some(size) = search.next() {
             let mut has_passed = false;
             // What is lost once may be chance.
@@ -240,16 +231,11 @@ impl Examination {
     }
 
     fn small(&self, plain: bool) -> Question {
-        Question { plain, ..self.of(self.least(), ANSWER_TIMEOUT) }
+        Question { plain, ..self.of(LEAST, ANSWER_TIMEOUT) }
     }
 
     fn of(&self, size: u32, timeout: Duration) -> Question {
         Question { size, plain: false, timeout, since: self.since }
-    }
-
-    /// The smallest packet that an ask makes, in the family that needs more.
-    fn least(&self) -> u32 {
-        (crate::wire::ASK + crate::header(true)) as u32
     }
 }
 

@@ -158,21 +158,18 @@ fn cause_and_fix(
                 format!("on {there}: `flannelctl status` and `flannelctl peers {}`", own.subnet),
             )
         }
-        ProbeVerdict::TunnelBlocked(Direction::There) => (
-            format!(
-                "its daemon answers beside the tunnel, but {tunnel} does not arrive there: this node, that node or \
-                 something between drops it, and which is not known"
-            ),
-            format!(
-                "here and on {there}: `flannelctl check` names what drops it on that node; if neither does, what is \
-                 between (a security group) must let {tunnel} through"
-            ),
-        ),
-        ProbeVerdict::TunnelBlocked(Direction::Back) => (
-            format!(
-                "what is sent through the tunnel arrives there, but {tunnel} does not come back: that node, this node or \
-                 something between drops it, and which is not known"
-            ),
+        ProbeVerdict::TunnelBlocked(direction @ (Direction::There | Direction::Back)) => (
+            if *direction == Direction::There {
+                format!(
+                    "its daemon answers beside the tunnel, but {tunnel} does not arrive there: this node, that node or \
+                     something between drops it, and which is not known"
+                )
+            } else {
+                format!(
+                    "what is sent through the tunnel arrives there, but {tunnel} does not come back: that node, this \
+                     node or something between drops it, and which is not known"
+                )
+            },
             format!(
                 "here and on {there}: `flannelctl check` names what drops it on that node; if neither does, what is \
                  between (a security group) must let {tunnel} through"

@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use tokio::sync::Notify;
 
 use crate::round_trip::ShortestRoundTrip;
-use crate::schedule::{Costs, Schedule, Turn};
+use crate::schedule::{Schedule, Turn};
 use crate::verdict::{AskOutcome, Asks, Evidence, Full, ProbeVerdict};
 use crate::wire::Standing;
 
@@ -21,7 +21,6 @@ pub type SharedPeers = Arc<Mutex<Peers>>;
 /// IPv4 and IPv6.
 pub type ByFamily<T> = [Option<T>; 2];
 
-/// This node in a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbingNode {
     /// Subnet by which peers know its lease.
@@ -74,7 +73,6 @@ pub enum IncompletePeers {
     These(HashSet<IpNet>),
 }
 
-/// What is known of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerReachability {
     pub verdict: ProbeVerdict,
@@ -92,17 +90,10 @@ pub struct PeerReachability {
     pub is_doubted: bool,
 }
 
-/// A verdict that is other than it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerdictChange {
     pub former: Option<ProbeVerdict>,
     pub known: PeerReachability,
-}
-
-/// What one turn has found out about a peer in one family.
-pub(crate) struct FamilyEvidence {
-    pub(crate) family: usize,
-    pub(crate) evidence: Evidence,
 }
 
 #[derive(Default)]
@@ -117,7 +108,7 @@ pub struct Peers {
     /// Peers to be asked at once.
     heard_again: Vec<IpNet>,
     /// Notified when there is somebody to be asked.
-    changed: Arc<Notify>,
+    pub(crate) changed: Arc<Notify>,
 }
 
 /// A peer that is heard again after this long may be reachable again.
@@ -131,7 +122,6 @@ struct Peer {
     heard: ByFamily<Duration>,
     records: [Record; 2],
     latency: Option<Duration>,
-    /// When its turn at present began.
     turn_began: Option<SystemTime>,
     /// When its last turn began and ended.
     last_turn: Option<(SystemTime, SystemTime)>,
@@ -182,7 +172,6 @@ impl RecentAsks {
     }
 }
 
-/// All that is to be known for a turn.
 pub(crate) struct Plan {
     pub(crate) own: Arc<ProbingNode>,
     pub(crate) target: Target,
@@ -261,12 +250,8 @@ impl Peers {
     }
 
     /// These peers are asked as soon as the limits of probing allow.
-    pub(crate) fn hasten<'a>(
-        &mut self,
-        subnets: impl IntoIterator<Item = &'a IpNet>,
-        now: Duration,
-    ) {
-        subnets.into_iter().for_each(|subnet| self.schedule.hasten(subnet, now));
+    pub(crate) fn hasten(&mut self, subnets: &[IpNet], now: Duration) {
+        subnets.iter().for_each(|subnet| self.schedule.hasten(subnet, now));
     }
 
     /// What was found out about a peer, once it is sure.
@@ -291,10 +276,6 @@ impl Peers {
         self.own.as_ref().and_then(|_| self.schedule.next_look())
     }
 
-    pub(crate) fn changed(&self) -> Arc<Notify> {
-        self.changed.clone()
-    }
-
     pub(crate) fn turns(&mut self, now: Duration) -> Vec<(IpNet, Plan)> {
         let Some(own) = self.own.clone() else { return Vec::new() };
         for subnet in std::mem::take(&mut self.heard_again) {
@@ -302,7 +283,7 @@ impl Peers {
                 self.schedule.came(subnet, now, &mut fastrand::Rng::new());
             }
         }
-        let turns = self.schedule.turns(now, own.costs());
+        let turns = self.schedule.turns(now, crate::cost(own.mtu, own.overhead));
         for turn in &turns {
             if let Some(peer) = self.all.get_mut(&turn.peer) {
                 peer.turn_began = Some(SystemTime::now());
@@ -337,12 +318,12 @@ impl Peers {
         })
     }
 
-    /// The end of a turn.
+    /// Ends a turn, which has found this out by family.
     pub(crate) fn conclude(
         &mut self,
         subnet: &IpNet,
         cookies: [u64; 4],
-        found: Vec<FamilyEvidence>,
+        found: Vec<(usize, Evidence)>,
         now: Duration,
         rng: &mut fastrand::Rng,
     ) -> Option<VerdictChange> {
@@ -352,7 +333,7 @@ impl Peers {
         peer.cookies = cookies;
         let ended = SystemTime::now();
         peer.last_turn = Some((peer.turn_began.take().unwrap_or(ended), ended));
-        for FamilyEvidence { family, evidence } in &found {
+        for (family, evidence) in &found {
             for full in [evidence.full, evidence.beside] {
                 if let Some(Full::Fits(fits)) = full {
                     self.guess = Some(fits);
@@ -468,29 +449,21 @@ impl Peer {
             Some(Full::Fits(fits)) => record.mtu = Some(fits),
             None => {}
         }
-        let unchanged = match (&record.verdict, &verdict) {
-            // Small packets pass; of large ones nothing is known this time.
-            (
-                Some(ProbeVerdict::MtuBlackHole { .. }),
-                ProbeVerdict::Reached | ProbeVerdict::Lossy(_) | ProbeVerdict::Slow(_),
-            ) => evidence.full.is_none(),
-            (
-                Some(ProbeVerdict::Fragmented { .. }),
-                ProbeVerdict::Reached | ProbeVerdict::Lossy(_) | ProbeVerdict::Slow(_),
-            ) => evidence.beside.is_none(),
+        // Small packets pass; of large ones nothing is known this time.
+        let is_untold = match &record.verdict {
+            Some(ProbeVerdict::MtuBlackHole { .. }) => evidence.full.is_none(),
+            Some(ProbeVerdict::Fragmented { .. }) => evidence.beside.is_none(),
             _ => false,
         };
-        if unchanged {
+        if is_untold && is_of_small_packets(&verdict) {
             return;
         }
-        record.doubts = match verdict {
-            ProbeVerdict::Reached => 0,
-            _ => record.doubts.saturating_add(1),
-        };
-        if record.doubts >= doubts_needed(&verdict) || is_bad(record.verdict.as_ref()) {
+        let is_well = verdict == ProbeVerdict::Reached;
+        record.doubts = if is_well { 0 } else { record.doubts.saturating_add(1) };
+        let was_bad =
+            record.verdict.as_ref().is_some_and(|former| *former != ProbeVerdict::Reached);
+        if is_well || was_bad || record.doubts >= doubts_needed(&verdict) {
             record.verdict = Some(verdict);
-        } else if verdict == ProbeVerdict::Reached {
-            record.verdict = Some(ProbeVerdict::Reached);
         }
     }
 
@@ -539,13 +512,11 @@ impl Record {
 
     /// What is believed, and what the peer has found the other way.
     fn effective(&self) -> Option<ProbeVerdict> {
-        match (self.verdict.as_ref()?, self.told_fits) {
-            (
-                ProbeVerdict::Reached | ProbeVerdict::Lossy(_) | ProbeVerdict::Slow(_),
-                Some(fits),
-            ) => Some(ProbeVerdict::MtuBlackHole { fits: fits.get().into() }),
-            (verdict, _) => Some(verdict.clone()),
-        }
+        let verdict = self.verdict.as_ref()?;
+        Some(match self.told_fits.filter(|_| is_of_small_packets(verdict)) {
+            Some(fits) => ProbeVerdict::MtuBlackHole { fits: fits.get().into() },
+            None => verdict.clone(),
+        })
     }
 
     fn largest(&self) -> Option<u32> {
@@ -569,8 +540,9 @@ fn doubts_needed(verdict: &ProbeVerdict) -> u8 {
     }
 }
 
-fn is_bad(verdict: Option<&ProbeVerdict>) -> bool {
-    verdict.is_some_and(|verdict| *verdict != ProbeVerdict::Reached)
+/// Whether a verdict says that small packets pass, and nothing of large ones.
+fn is_of_small_packets(verdict: &ProbeVerdict) -> bool {
+    matches!(verdict, ProbeVerdict::Reached | ProbeVerdict::Lossy(_) | ProbeVerdict::Slow(_))
 }
 
 impl ProbingNode {
@@ -614,10 +586,6 @@ impl ProbingNode {
             Some(_) => self.over(target, family).is_some(),
             None => self.under(target, family).is_some(),
         }
-    }
-
-    fn costs(&self) -> Costs {
-        crate::cost(self.mtu, self.overhead)
     }
 }
 

@@ -9,11 +9,11 @@ use ipnet::IpNet;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
-use crate::examine::{TurnResult, examine};
+use crate::examine::examine;
 use crate::finding::finding;
 use crate::net::Listeners;
 use crate::peers::{IncompletePeers, Peers, ProbingNode, SharedPeers, Target, VerdictChange};
-use crate::verdict::ProbeVerdict;
+use crate::verdict::{Evidence, ProbeVerdict};
 
 /// A handle; probing ends with the last.
 #[derive(Clone)]
@@ -24,7 +24,6 @@ struct Shared {
     listeners: Arc<Listeners>,
     peers: SharedPeers,
     started: Instant,
-    /// Notified when a peer has come or changed.
     changed: Arc<Notify>,
     /// Packets leave this node with wrong checksums.
     checksum: watch::Sender<bool>,
@@ -40,7 +39,7 @@ impl Prober {
             network: network.to_owned(),
             listeners,
             started: Instant::now(),
-            changed: peers.changed(),
+            changed: peers.changed.clone(),
             peers: Arc::new(Mutex::new(peers)),
             checksum: watch::Sender::new(false),
         }))
@@ -97,7 +96,7 @@ impl Prober {
 
     /// Goes on until it is dropped.
     pub async fn run(self) -> std::convert::Infallible {
-        let mut turns: JoinSet<(IpNet, TurnResult)> = JoinSet::new();
+        let mut turns = JoinSet::new();
         let mut talk = Talk::default();
         loop {
             let begun = self.peers().turns(self.now());
@@ -109,16 +108,21 @@ impl Prober {
                 () = self.0.changed.notified() => {}
                 () = sleep_until(look.map(|look| self.0.started + look)) => {}
                 Some(ended) = turns.join_next() => {
-                    if let Ok((subnet, examined)) = ended {
-                        self.conclude(&subnet, examined, &mut talk);
+                    if let Ok((subnet, (found, cookies))) = ended {
+                        self.conclude(&subnet, found, cookies, &mut talk);
                     }
                 }
             }
         }
     }
 
-    fn conclude(&self, subnet: &IpNet, examined: TurnResult, talk: &mut Talk) {
-        let TurnResult { found, cookies } = examined;
+    fn conclude(
+        &self,
+        subnet: &IpNet,
+        found: Vec<(usize, Evidence)>,
+        cookies: [u64; 4],
+        talk: &mut Talk,
+    ) {
         let (now, mut rng) = (self.now(), fastrand::Rng::new());
         let mut peers = self.peers();
         let news = peers.conclude(subnet, cookies, found, now, &mut rng);

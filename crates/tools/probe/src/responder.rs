@@ -9,7 +9,6 @@ use ipnet::IpNet;
 use crate::cookie::Cookies;
 use crate::wire::{Answer, Ask, Reply, Standing};
 
-/// Which way a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
     Underlay,

@@ -18,23 +18,17 @@ pub(crate) struct ShortestRoundTrip(Option<NonZeroU32>);
 impl ShortestRoundTrip {
     /// Whether this is far more than the path was seen to take.
     pub(crate) fn is_exceeded_by(self, now: Duration) -> bool {
-        self.get().is_some_and(|least| now >= least + FAR_ABOVE && now >= least * TIMES)
+        let least = self.0.map(|least| Duration::from_micros(least.get().into()));
+        least.is_some_and(|least| now >= least + FAR_ABOVE && now >= least * TIMES)
     }
 
     /// Takes in the shortest round trip of a turn; what it was before, if the turn's is far above it.
     pub(crate) fn note(&mut self, now: Duration) -> Option<RoundTrips> {
-        if self.is_exceeded_by(now) {
-            return self
-                .0
-                .map(|least| RoundTrips { shortest: least.get(), now: micros(now).get() });
-        }
-        let least = self.0.map_or(micros(now), |least| least.min(micros(now)));
+        let is_exceeded = self.is_exceeded_by(now);
+        let now = micros(now);
+        let least = self.0.map_or(now, |least| least.min(now));
         self.0 = Some(least);
-        None
-    }
-
-    fn get(self) -> Option<Duration> {
-        self.0.map(|least| Duration::from_micros(least.get().into()))
+        is_exceeded.then_some(RoundTrips { shortest: least.get(), now: now.get() })
     }
 }
 

@@ -46,7 +46,6 @@ pub struct Costs {
     pub full: u64,
 }
 
-/// A peer whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
     pub peer: IpNet,
@@ -90,14 +89,6 @@ struct Slot {
 }
 
 impl Schedule {
-    pub fn len(&self) -> usize {
-        self.slots.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
-    }
-
     /// A peer is new, or other than it was: it is looked at at once.
     pub fn came(&mut self, peer: IpNet, now: Duration, rng: &mut fastrand::Rng) {
         let others = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);

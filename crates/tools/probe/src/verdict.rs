@@ -8,7 +8,6 @@ use flannel_state::Layer;
 use crate::round_trip::RoundTrips;
 use crate::wire::Standing;
 
-/// What became of one ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AskOutcome {
     Answered(ProbeAnswer),
@@ -73,7 +72,6 @@ pub enum Full {
     Fits(u32),
 }
 
-/// How a peer is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeVerdict {
     Reached,
@@ -99,9 +97,7 @@ pub enum ProbeVerdict {
     },
     /// Its daemon answers on the underlay, and its kernel through the overlay: the probe port is closed there.
     ProbesFiltered,
-    /// Packets from here have wrong checksums.
     ChecksumHere,
-    /// Packets from there have wrong checksums.
     ChecksumThere,
     /// Nothing leads from the peer to this node.
     EntriesMissingThere(Standing),

@@ -41,7 +41,7 @@ const NEVER_HEARD: u16 = u16::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// Told back by who answers, so that the answer is known to be to this.
+    /// Told back by who answers: nobody who does not see the ask can guess it.
     pub nonce: u64,
     /// The cookie that the asked node gave out; 0 if there is none yet.
     pub cookie: u64,
@@ -81,12 +81,12 @@ pub struct Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// It does not know of it.
-    Unknown,
+    Unknown = 0,
     /// It knows of it, and nothing leads there.
-    Unusable,
+    Unusable = 1,
     /// Something that leads there is missing.
-    Incomplete,
-    Programmed,
+    Incomplete = 2,
+    Programmed = 3,
 }
 
 impl Standing {
@@ -144,12 +144,7 @@ impl Reply {
             }
             Self::Answer(answer) => {
                 head(&mut bytes, KIND_ANSWER, 0, answer.nonce);
-                bytes[16] = match answer.standing {
-                    Standing::Unknown => 0,
-                    Standing::Unusable => 1,
-                    Standing::Incomplete => 2,
-                    Standing::Programmed => 3,
-                };
+                bytes[16] = answer.standing as u8;
                 let heard = answer.heard.map_or(NEVER_HEARD, |heard| {
                     u16::try_from(heard.as_millis()).unwrap_or(NEVER_HEARD - 1).min(NEVER_HEARD - 1)
                 });
@@ -170,12 +165,9 @@ impl Reply {
         match kind {
             KIND_CHALLENGE => Some(Self::Challenge { nonce, cookie: number(bytes, 16)? }),
             KIND_ANSWER => {
-                let standing = match bytes.get(16)? {
-                    0 => Standing::Unknown,
-                    1 => Standing::Unusable,
-                    2 => Standing::Incomplete,
-                    _ => Standing::Programmed,
-                };
+                let lacking = [Standing::Unknown, Standing::Unusable, Standing::Incomplete];
+                let standing = lacking.get(usize::from(*bytes.get(16)?));
+                let standing = standing.copied().unwrap_or(Standing::Programmed);
                 let heard = short(bytes, 18)?;
                 let heard = (heard != NEVER_HEARD).then(|| Duration::from_millis(u64::from(heard)));
                 let machine = NonZeroU64::new(number(bytes, 22)?);

@@ -14,10 +14,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use etherparse::{IpNumber, LaxIpSlice, LaxNetSlice, LaxSlicedPacket};
-use flannel_link::{ECHO_HEADER, echo_request};
-use rustix::net::{
-    AddressFamily, SendFlags, SocketFlags, SocketType, bind, ipproto, sendto, socket_with,
-};
+use flannel_link::{ECHO_HEADER, echo_request, open_echo_socket};
+use rustix::net::{SendFlags, SocketFlags, bind, sendto};
 use serde::{Deserialize, Serialize};
 
 pub use watch::{Watch, WatchEnd, WatchResult};
@@ -32,7 +30,6 @@ const LESS_THAN_FULL: u32 = 3;
 /// Numbers of large packets begin here.
 pub const FIRST_LARGE: u16 = 1_000;
 
-/// The mark of one trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark(u64);
 
@@ -61,7 +58,6 @@ pub enum Packet {
     Answer,
 }
 
-/// How large a packet is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PacketSize {
@@ -173,11 +169,7 @@ impl Mark {
         number: u16,
         large: Option<LargePacket>,
     ) -> io::Result<()> {
-        let (family, protocol) = match from {
-            IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP),
-            IpAddr::V6(_) => (AddressFamily::INET6, ipproto::ICMPV6),
-        };
-        let socket = socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(protocol))?;
+        let socket = open_echo_socket(from.is_ipv6(), SocketFlags::empty())?;
         bind(&socket, &SocketAddr::new(from, 0))?;
         let payload = large.map_or(PAYLOAD, |large| large.payload(from.is_ipv6()));
         let message = self.echo(from.is_ipv6(), number, payload);

@@ -6,10 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{LargePacket, Mark, Sighting};
 
-/// The kind of such a request.
 pub const KIND: &str = "marked-packets";
 
-/// Body of the request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct WatchRequest {
@@ -37,7 +35,6 @@ impl WatchRequest {
     }
 }
 
-/// The node's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub enum WatchReport {
@@ -50,7 +47,6 @@ pub enum WatchReport {
         /// Counters of what is dropped that have grown meanwhile.
         dropped: Vec<DropCount>,
     },
-    /// Why the node cannot look.
     Failed(String),
 }
 

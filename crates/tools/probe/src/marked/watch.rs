@@ -55,7 +55,6 @@ pub struct Watch {
 
 type Key = (i32, Packet, Direction, PacketSize, Option<(IpAddr, IpAddr)>);
 
-/// What a watch has seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchResult {
     pub sightings: Vec<Sighting>,

@@ -6,9 +6,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
+use flannel_common::random_bytes;
 use ipnet::IpNet;
 
-use super::{random_nonce, socket};
+use super::socket;
 use crate::verdict::{AskOutcome, ProbeAnswer};
 use crate::wire::{Ask, REPLY, Reply};
 
@@ -42,30 +43,25 @@ const SLACK: Duration = Duration::from_millis(50);
 
 impl Exchange {
     pub(crate) async fn ask(&mut self, question: &Question) -> AskOutcome {
-        let asked = tokio::time::timeout(question.timeout, self.try_ask(question)).await;
-        match asked {
+        match tokio::time::timeout(question.timeout, self.try_ask(question)).await {
             Err(_) => AskOutcome::Silent,
             Ok(Ok(answered)) => AskOutcome::Answered(answered),
-            Ok(Err(AskError::Sending(error))) => AskOutcome::Unsent(in_words(&error)),
-            Ok(Err(AskError::Refused)) => AskOutcome::Refused,
-            Ok(Err(AskError::Lost)) => {
-                // A router on the way says that there is no way, or the kernel that nobody answers ARP.
-                AskOutcome::Silent
-            }
+            Ok(Err(outcome)) => outcome,
         }
     }
 
-    async fn try_ask(&mut self, question: &Question) -> Result<ProbeAnswer, AskError> {
-        let socket = socket::asking(self.from).map_err(AskError::Sending)?;
+    /// The error is the outcome of an ask that is not answered.
+    async fn try_ask(&mut self, question: &Question) -> Result<ProbeAnswer, AskOutcome> {
+        let socket = socket::asking(self.from).map_err(unsent)?;
         if question.plain {
-            socket::leave_out_checksums(&socket, true).map_err(AskError::Sending)?;
+            socket::leave_out_checksums(&socket, true).map_err(unsent)?;
         }
-        socket.connect(self.to).await.map_err(AskError::Sending)?;
+        socket.connect(self.to).await.map_err(unsent)?;
         // Twice at most: once for a cookie.
         let mut has_been_challenged = false;
         loop {
-            let mut ask = Ask {
-                nonce: random_nonce().map_err(AskError::Sending)?,
+            let ask = Ask {
+                nonce: random_bytes().map(u64::from_ne_bytes).map_err(unsent)?,
                 cookie: self.cookie,
                 subnet: self.subnet,
                 about_v6: self.about_v6,
@@ -75,23 +71,19 @@ impl Exchange {
             // A peer that must be challenged first is asked with a short packet.
             let size = if self.cookie == 0 { 0 } else { payload(self.to.ip(), question.size) };
             let sent = Instant::now();
-            match socket.send(&ask.encode(size)).await {
-                Ok(_) => {}
+            let sending = socket.send(&ask.encode(size)).await;
+            sending.map_err(|error| match error.raw_os_error() {
                 // More than the device takes.
-                Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
-                    return Err(AskError::Lost);
-                }
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    return Err(AskError::Refused);
-                }
-                Err(error) => return Err(AskError::Sending(error)),
-            }
-            match receive(&socket, &mut ask).await? {
+                Some(libc::EMSGSIZE) => AskOutcome::Silent,
+                Some(libc::ECONNREFUSED) => AskOutcome::Refused,
+                _ => unsent(error),
+            })?;
+            match receive(&socket, ask.nonce).await? {
                 Reply::Challenge { cookie, .. } if !has_been_challenged => {
                     has_been_challenged = true;
                     self.cookie = cookie;
                 }
-                Reply::Challenge { .. } => return Err(AskError::Lost),
+                Reply::Challenge { .. } => return Err(AskOutcome::Silent),
                 Reply::Answer(answer) => {
                     let here = question.since.elapsed() + SLACK;
                     return Ok(ProbeAnswer {
@@ -106,27 +98,20 @@ impl Exchange {
     }
 }
 
-async fn receive(socket: &tokio::net::UdpSocket, ask: &mut Ask) -> Result<Reply, AskError> {
+async fn receive(socket: &tokio::net::UdpSocket, nonce: u64) -> Result<Reply, AskOutcome> {
     let mut bytes = [0; REPLY + 1];
     loop {
-        let length = match socket.recv(&mut bytes).await {
-            Ok(length) => length,
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                return Err(AskError::Refused);
-            }
-            Err(_) => return Err(AskError::Lost),
-        };
+        let received = socket.recv(&mut bytes).await;
+        let length = received.map_err(|error| match error.kind() {
+            io::ErrorKind::ConnectionRefused => AskOutcome::Refused,
+            // A router on the way says that there is no way, or the kernel that nobody answers ARP.
+            _ => AskOutcome::Silent,
+        })?;
         let reply = bytes.get(..length).and_then(Reply::read);
-        if let Some(reply) = reply.filter(|reply| reply.nonce() == ask.nonce) {
+        if let Some(reply) = reply.filter(|reply| reply.nonce() == nonce) {
             return Ok(reply);
         }
     }
-}
-
-enum AskError {
-    Sending(io::Error),
-    Refused,
-    Lost,
 }
 
 /// What is left for us of a packet of this size.
@@ -134,8 +119,8 @@ fn payload(to: IpAddr, size: u32) -> usize {
     usize::try_from(size).unwrap_or_default().saturating_sub(crate::header(to.is_ipv6()))
 }
 
-fn in_words(error: &io::Error) -> String {
-    match error.raw_os_error() {
+fn unsent(error: io::Error) -> AskOutcome {
+    AskOutcome::Unsent(match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
             "this node's own firewall does not let them out (output rules)".to_owned()
         }
@@ -146,5 +131,5 @@ fn in_words(error: &io::Error) -> String {
             "this node does not have the address that it is to send from".to_owned()
         }
         _ => error.to_string(),
-    }
+    })
 }

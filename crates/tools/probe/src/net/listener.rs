@@ -28,7 +28,6 @@ pub struct Listeners {
     port: u16,
     answering: Arc<Responder>,
     open: Mutex<HashMap<SocketAddr, (Way, Task)>>,
-    /// What each network wants.
     wanted: Mutex<HashMap<String, Vec<(SocketAddr, Way)>>>,
 }
 
@@ -40,17 +39,9 @@ struct Responder {
 
 impl Listeners {
     pub fn new(port: u16) -> Self {
-        let answering = Responder {
-            cookies: Cookies::default(),
-            started: Instant::now(),
-            networks: Mutex::default(),
-        };
-        Self {
-            port,
-            answering: Arc::new(answering),
-            open: Mutex::default(),
-            wanted: Mutex::default(),
-        }
+        let (cookies, started, networks) = (Cookies::default(), Instant::now(), Mutex::default());
+        let answering = Arc::new(Responder { cookies, started, networks });
+        Self { port, answering, open: Mutex::default(), wanted: Mutex::default() }
     }
 
     pub fn port(&self) -> u16 {

@@ -3,15 +3,16 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use flannel_common::random_bytes;
 use flannel_link::{EchoReply, echo_request};
 
-use super::{random_nonce, socket};
+use super::socket;
 
 /// `None`: it could not be tried, for want of `CAP_NET_RAW` or of a way.
 pub(crate) async fn ping(from: SocketAddr, to: SocketAddr, timeout: Duration) -> Option<bool> {
     let socket = socket::pinging(from).ok()?;
     socket.connect(to).await.ok()?;
-    let nonce = random_nonce().ok()?;
+    let nonce = random_bytes().map(u64::from_ne_bytes).ok()?;
     socket.send(&echo(to.is_ipv6(), nonce)).await.ok()?;
     let answered = async {
         let mut bytes = [0; 256];

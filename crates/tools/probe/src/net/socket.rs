@@ -4,21 +4,25 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
+use flannel_link::open_echo_socket;
 use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
-use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, bind, ipproto, socket_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 use tokio::net::UdpSocket;
 
 /// Opens a socket for asking: any port, and packets as large as they are told to be, whatever the kernel believes of the path.
 pub(super) fn asking(from: SocketAddr) -> io::Result<UdpSocket> {
-    let fd = open(from.ip(), SocketType::DGRAM, None)?;
-    never_fragment(&fd, from.ip())?;
+    let fd = open(from.ip())?;
+    match from {
+        SocketAddr::V4(_) => sockopt::set_ip_mtu_discover(&fd, Ipv4PathMtuDiscovery::PROBE),
+        SocketAddr::V6(_) => sockopt::set_ipv6_mtu_discover(&fd, Ipv6PathMtuDiscovery::PROBE),
+    }?;
     bind(&fd, &from)?;
     into_tokio(fd)
 }
 
 /// Opens a socket for answering at an address, which may come later.
 pub(super) fn answering(at: SocketAddr) -> io::Result<UdpSocket> {
-    let fd = open(at.ip(), SocketType::DGRAM, None)?;
+    let fd = open(at.ip())?;
     if at.is_ipv6() {
         sockopt::set_ipv6_freebind(&fd, true)?;
         // A packet without a checksum is told from one that came to harm by what is in it.
@@ -32,8 +36,7 @@ pub(super) fn answering(at: SocketAddr) -> io::Result<UdpSocket> {
 
 /// Opens a socket for pinging. It needs `CAP_NET_RAW`.
 pub(super) fn pinging(from: SocketAddr) -> io::Result<UdpSocket> {
-    let protocol = if from.is_ipv4() { ipproto::ICMP } else { ipproto::ICMPV6 };
-    let fd = open(from.ip(), SocketType::RAW, Some(protocol))?;
+    let fd = open_echo_socket(from.is_ipv6(), SocketFlags::NONBLOCK)?;
     bind(&fd, &from)?;
     into_tokio(fd)
 }
@@ -52,18 +55,10 @@ pub(super) fn leave_out_checksums(socket: &UdpSocket, leave_out: bool) -> io::Re
 const UDP_NO_CHECK6_TX: libc::c_int = 101;
 const UDP_NO_CHECK6_RX: libc::c_int = 102;
 
-fn open(of: IpAddr, kind: SocketType, protocol: Option<Protocol>) -> io::Result<OwnedFd> {
+fn open(of: IpAddr) -> io::Result<OwnedFd> {
     let family = if of.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    Ok(socket_with(family, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, protocol)?)
-}
-
-fn never_fragment(fd: &OwnedFd, of: IpAddr) -> io::Result<()> {
-    if of.is_ipv4() {
-        sockopt::set_ip_mtu_discover(fd, Ipv4PathMtuDiscovery::PROBE)?;
-    } else {
-        sockopt::set_ipv6_mtu_discover(fd, Ipv6PathMtuDiscovery::PROBE)?;
-    }
-    Ok(())
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(family, SocketType::DGRAM, flags, None)?)
 }
 
 /// A raw socket is used like any other that sends and receives datagrams.

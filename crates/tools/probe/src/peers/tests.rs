@@ -60,7 +60,7 @@ fn cut() -> Evidence {
 }
 
 fn find(peers: &mut Peers, evidence: Evidence) -> Option<VerdictChange> {
-    let found = vec![FamilyEvidence { family: 0, evidence }];
+    let found = vec![(0, evidence)];
     peers.conclude(&net(2), [0; 4], found, NOW, &mut fastrand::Rng::with_seed(2))
 }
 
@@ -150,10 +150,7 @@ fn that_packets_are_fragmented_is_believed_until_a_whole_one_has_passed_beside_t
 fn of_two_families_the_worse_is_told_by_its_name() {
     let (mut peers, _) = peers(&[2]);
     let mut both = |v4: Evidence, v6: Evidence| {
-        let found = [v4, v6]
-            .into_iter()
-            .enumerate()
-            .map(|(family, evidence)| FamilyEvidence { family, evidence });
+        let found = [v4, v6].into_iter().enumerate();
         peers.conclude(&net(2), [0; 4], found.collect(), NOW, &mut fastrand::Rng::with_seed(2))
     };
     assert_eq!(both(well(), well()).expect("new").known.family, None);

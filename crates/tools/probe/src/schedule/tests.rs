@@ -157,5 +157,5 @@ fn who_changes_while_it_is_looked_at_is_looked_at_again_and_who_goes_is_forgotte
     let next = network.schedule.next_look().expect("it is waited for");
     assert!(next < network.now + Duration::from_secs(2), "{next:?}");
     network.schedule.gone(&peer(0));
-    assert!(network.schedule.is_empty() && network.schedule.next_look().is_none());
+    assert!(network.schedule.slots.is_empty() && network.schedule.next_look().is_none());
 }
