@@ -35,16 +35,13 @@ const REPAIRS: RepairPolicy = RepairPolicy {
     refused: Backoff::new(Duration::from_millis(50), Duration::from_secs(10)),
 };
 
-/// Interval at which processes are asked whether they are alive.
 const ALIVE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Question for the traffic of each device.
 pub struct Totals(oneshot::Sender<Vec<(DeviceName, CounterSnapshot)>>);
 
 type Handle<S> = WorkerHandle<S, TunnelEntry, Vec<IpNet>, Totals>;
 type Command<S> = flannel_wanted::Command<S, TunnelEntry, Vec<IpNet>, Totals>;
 
-/// Handle on the applier.
 #[derive(Clone)]
 pub struct Tunnel<S> {
     handle: Handle<S>,
@@ -118,7 +115,6 @@ struct RemovedPeers {
     keys: Vec<WireguardKey>,
 }
 
-/// Changes for one process.
 #[derive(Default)]
 struct ProcessChanges {
     peers: Vec<Peer>,
@@ -238,28 +234,19 @@ impl<S: Requester> TunnelWork<S> {
         let wanted: BTreeSet<String> =
             self.devices().into_iter().map(|config| config.device).collect();
         self.processes.retain(|device, _| wanted.contains(&**device));
-        for (device, file) in sockets(&self.directory) {
-            if wanted.contains(&device) {
-                continue;
-            }
-            let client = match Client::find(&file) {
-                Ok(Some((client, _))) => client,
-                Ok(None) => {
-                    let _ = std::fs::remove_file(file);
-                    continue;
-                }
+        let is_ours = |client: &Client| {
+            let own = client.config.as_ref().map(|config| config.own);
+            let (v4, v6) = own.map_or((None, None), |own| (own.v4, own.v6));
+            let own = v4.map(IpAddr::V4).into_iter().chain(v6.map(IpAddr::V6));
+            own.into_iter().any(|own| networks.iter().any(|network| network.contains(&own)))
+        };
+        for (device, file) in sockets(&self.directory).filter(|(it, _)| !wanted.contains(it)) {
+            match Client::find(&file) {
+                Ok(Some((client, _))) if is_ours(&client) => end_process(client, &device, &file),
+                Ok(Some(_)) => {}
+                Ok(None) => drop(std::fs::remove_file(file)),
                 // It may be another network's, whose own applier handles it.
-                Err(error) => {
-                    tracing::debug!("{error}");
-                    continue;
-                }
-            };
-            let ours = client.config.as_ref().is_some_and(|config| {
-                let own = [config.own.v4.map(IpAddr::V4), config.own.v6.map(IpAddr::V6)];
-                own.iter().flatten().any(|own| networks.iter().any(|network| network.contains(own)))
-            });
-            if ours {
-                end_process(client, &device, &file);
+                Err(error) => tracing::debug!("{error}"),
             }
         }
     }
@@ -338,16 +325,11 @@ impl<S: Requester> TunnelWork<S> {
         for config in self.devices() {
             let device: DeviceName = config.device.as_str().into();
             let Some(client) = self.processes.get(&device) else { continue };
-            let status = match client.status() {
-                Ok(status) => status,
-                Err(error) => {
-                    self.failed(Arc::clone(&device), &error, now);
-                    // An operator's comparison retries at once.
-                    self.wanted.mark(&TunnelKey::Device(device));
-                    continue;
-                }
-            };
+            let status = client.status();
+            let status = status.inspect_err(|error| self.failed(Arc::clone(&device), error, now));
+            // An operator's comparison retries at once.
             self.wanted.mark(&TunnelKey::Device(Arc::clone(&device)));
+            let Ok(status) = status else { continue };
             let peers: BTreeMap<IpNet, Peer> =
                 status.peers.into_iter().map(|(peer, _)| (peer.subnet, peer)).collect();
             let keys: BTreeSet<PublicKey> =

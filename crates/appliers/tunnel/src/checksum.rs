@@ -79,14 +79,9 @@ fn lanes_sum(bytes: &[u8]) -> u64 {
     let mut sum: u64 = lanes.iter().sum();
     let (words, rest) = rest.as_chunks::<4>();
     sum += words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum::<u64>();
-    match *rest {
-        [] => sum,
-        [a] => sum + u64::from(u16::from_ne_bytes([a, 0])),
-        [a, b] => sum + u64::from(u16::from_ne_bytes([a, b])),
-        [a, b, c, ..] => {
-            sum + u64::from(u16::from_ne_bytes([a, b])) + u64::from(u16::from_ne_bytes([c, 0]))
-        }
-    }
+    let mut last = [0; 4];
+    last[..rest.len()].copy_from_slice(rest);
+    sum + u64::from(u32::from_ne_bytes(last))
 }
 
 /// Checksum of a header in which one word was changed.

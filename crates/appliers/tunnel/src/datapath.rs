@@ -32,7 +32,6 @@ use crate::wireguard::{self, Wireguard};
 /// Largest number of lanes: more have not been seen to help.
 const MAX_LANES: usize = 8;
 
-/// Kernel features that are in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct FeaturesInUse {
     pub tso: bool,
@@ -82,7 +81,6 @@ fn bind_hint(error: &io::Error) -> &'static str {
     }
 }
 
-/// State that all threads share.
 pub(crate) struct Shared {
     pub(crate) table: Arc<ArcSwap<Table>>,
     /// Counters of packets that belong to no peer.
@@ -110,6 +108,11 @@ impl Shared {
     pub(crate) fn is_gso_lost(&self) -> bool {
         self.gso_lost.load(Ordering::Relaxed)
     }
+
+    /// Makes the alarm readable.
+    fn raise_alarm(&self) {
+        let _ = rustix::io::write(&*self.alarm, &1_u64.to_ne_bytes());
+    }
 }
 
 /// Device and sockets, of a datapath that runs or is handed over.
@@ -134,11 +137,11 @@ impl Datapath {
     pub fn start(config: TunnelDevice) -> Result<Self, DatapathError> {
         let sources = open(&config)?;
         let mut datapath = Self::prepare(config, sources)?;
-        datapath.run()?;
+        datapath.serve()?;
         Ok(datapath)
     }
 
-    /// Prepares to go on with what another process has handed over, without touching a packet before [`Self::begin`]:
+    /// Prepares to go on with what another process has handed over, without touching a packet before [`Self::serve`]:
     /// until that process has ended, the packets and the keys belong to it.
     pub(crate) fn adopt(
         handed: Handed,
@@ -178,11 +181,6 @@ impl Datapath {
         Ok(datapath)
     }
 
-    /// Starts to serve what was adopted.
-    pub(crate) fn begin(&mut self) -> Result<(), DatapathError> {
-        Ok(self.run()?)
-    }
-
     fn prepare(config: TunnelDevice, sources: Sources) -> io::Result<Self> {
         let alarm = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let shared = Arc::new(Shared {
@@ -197,7 +195,6 @@ impl Datapath {
         Ok(Self { shared, config, sources, threads: Vec::new(), problem: None })
     }
 
-    /// Kernel features that are in use.
     pub fn in_use(&self) -> FeaturesInUse {
         let udp_gso = self.sources.in_use.udp_gso && !self.shared.is_gso_lost();
         FeaturesInUse { udp_gso, ..self.sources.in_use }
@@ -218,7 +215,7 @@ impl Datapath {
             let sources = open(&config)?;
             self.halt();
             self.sources = sources;
-            self.resume()?;
+            self.serve()?;
         } else if *bind != self.config.bind {
             let lanes = self.sources.queues.len();
             let (sockets, udp) = open_sockets(&config, lanes, &self.bound_sockets())?;
@@ -226,12 +223,12 @@ impl Datapath {
             self.sources.sockets = sockets;
             self.sources.in_use.udp_gso = udp.gso;
             self.sources.in_use.udp_gro = udp.gro;
-            self.resume()?;
+            self.serve()?;
         }
         if *own != self.config.own {
             let former = self.shared.table.load_full();
             let peers = former.peers().iter().map(|state| (state.peer, state.wireguard.clone()));
-            self.put(Table::next_sealed(&former, *own, peers));
+            self.put(Table::next(&former, *own, peers));
         }
         self.config = config;
         Ok(())
@@ -246,6 +243,7 @@ impl Datapath {
 
     /// Replaces the whole table. Peers that stay keep their counters.
     pub fn replace(&self, peers: impl IntoIterator<Item = Peer>) {
+        let peers = peers.into_iter().map(|peer| (peer, None));
         self.put(Table::next(&self.shared.table.load(), self.config.own, peers));
     }
 
@@ -264,7 +262,6 @@ impl Datapath {
         departed.iter().for_each(|state| self.shared.departed.add(&state.counters.snapshot()));
     }
 
-    /// Adds or changes some peers, and removes some.
     pub fn update(&self, put: &[Peer], gone: &[IpNet]) {
         let former = self.shared.table.load_full();
         let changed = former.changed(put.iter().map(|peer| (*peer, None)), gone.iter().copied());
@@ -277,7 +274,7 @@ impl Datapath {
             peers.remove(subnet);
         }
         peers.extend(put.iter().map(|peer| (peer.subnet, *peer)));
-        self.put(Table::next(&former, self.config.own, peers.into_values()));
+        self.replace(peers.into_values());
     }
 
     /// Replaces all peers of a WireGuard device, which are identified by their keys.
@@ -342,7 +339,7 @@ impl Datapath {
             let behind = config.allowed.into_iter();
             behind.map(move |subnet| (Peer { subnet, endpoint }, Some(Arc::clone(&peer))))
         });
-        self.put(Table::next_sealed(&former, self.config.own, peers));
+        self.put(Table::next(&former, self.config.own, peers));
     }
 
     /// Stops serving, and takes out what the process that goes on needs besides descriptors.
@@ -389,7 +386,6 @@ impl Datapath {
         }
     }
 
-    /// Sum of all counters.
     pub fn totals(&self) -> CounterSnapshot {
         let total = Counters::default();
         total.add(&self.shared.counters.snapshot());
@@ -410,9 +406,8 @@ impl Datapath {
         self.sources.place.is_left()
     }
 
-    /// Makes the alarm readable.
     pub(crate) fn raise_alarm(&self) {
-        let _ = rustix::io::write(&*self.shared.alarm, &1_u64.to_ne_bytes());
+        self.shared.raise_alarm();
     }
 
     /// Opens the device again, or makes a new one.
@@ -423,25 +418,19 @@ impl Datapath {
             self.sources.queues.iter().for_each(|queue| queue.forget_device());
         }
         let lanes = self.sources.sockets.len();
-        let opened = open_device(&self.config, lanes);
-        match opened.and_then(|opened| Ok((opened, DevicePlace::find(&self.config.device)?))) {
-            Ok(((queues, tun), place)) => {
-                self.sources.place = place;
-                // One alarm wakes all threads.
-                let mut count = [0; 8];
-                let _ = rustix::io::read(&*self.shared.alarm, &mut count);
-                self.sources.queues = queues;
-                self.sources.in_use.tso = tun.tso;
-                self.sources.in_use.uso = tun.uso;
-                self.sources.in_use.lanes = self.sources.queues.len();
-                self.problem = None;
-                Ok(self.resume()?)
-            }
-            Err(error) => {
-                self.problem = Some(error.to_string());
-                Err(error)
-            }
-        }
+        let opened = open_device(&self.config, lanes)
+            .and_then(|opened| Ok((opened, DevicePlace::find(&self.config.device)?)));
+        self.problem = opened.as_ref().err().map(ToString::to_string);
+        let ((queues, tun), place) = opened?;
+        self.sources.place = place;
+        // One alarm wakes all threads.
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&*self.shared.alarm, &mut count);
+        self.sources.queues = queues;
+        self.sources.in_use.tso = tun.tso;
+        self.sources.in_use.uso = tun.uso;
+        self.sources.in_use.lanes = self.sources.queues.len();
+        self.serve()
     }
 
     /// Descriptors that are handed to another process, in the order of [`Self::adopt`].
@@ -459,30 +448,21 @@ impl Datapath {
         }
     }
 
-    /// Forgets path MTUs, because paths may have changed.
     pub(crate) fn forget_path_mtus(&self) {
         for state in self.shared.table.load().peers() {
             state.set_path_mtu(None);
         }
     }
 
-    /// Serves again after [`Self::halt`].
-    pub(crate) fn resume(&mut self) -> io::Result<()> {
+    /// Serves what was adopted, or again after [`Self::halt`].
+    pub(crate) fn serve(&mut self) -> Result<(), DatapathError> {
         self.shared.stopping.store(false, Ordering::Relaxed);
-        self.run()
-    }
-
-    fn run(&mut self) -> io::Result<()> {
         if let Some(wireguard) = &self.shared.wireguard {
             wireguard.set_sockets(self.sources.sockets.first().cloned().unwrap_or_default());
             self.threads.push(start("tunnel-timers", &self.shared, |shared| {
-                while let Some(wireguard) = &shared.wireguard
-                    && !shared.is_stopping()
-                {
-                    wireguard.check_timers();
-                    // A signal ends this too.
-                    let _ = rustix::event::poll(&mut [], Some(&wireguard::TIMER_INTERVAL));
-                }
+                shared.wireguard.iter().for_each(Wireguard::check_timers);
+                // A signal ends this too.
+                let _ = rustix::event::poll(&mut [], Some(&wireguard::TIMER_INTERVAL));
                 Ok(())
             })?);
         }
@@ -490,11 +470,11 @@ impl Datapath {
         for (queue, sockets) in self.sources.queues.iter().zip(&self.sources.sockets) {
             let shared = &self.shared;
             let mut out = OutboundLane::new(Arc::clone(queue), sockets.clone(), shared, in_use);
-            self.threads.push(start("tunnel-out", shared, move |shared| out.serve(shared))?);
+            self.threads.push(start("tunnel-out", shared, move |shared| out.carry(shared))?);
             for socket in sockets {
                 let (socket, queue) = (Arc::clone(socket), Arc::clone(queue));
                 let mut r#in = InboundLane::new(socket, queue, shared, in_use);
-                self.threads.push(start("tunnel-in", shared, move |shared| r#in.serve(shared))?);
+                self.threads.push(start("tunnel-in", shared, move |shared| r#in.carry(shared))?);
             }
         }
         Ok(())
@@ -522,22 +502,26 @@ impl Drop for Datapath {
     }
 }
 
+/// Starts a thread that calls `carry` until it is told to stop, which wakes it.
 fn start(
     name: &str,
     shared: &Arc<Shared>,
-    mut serve: impl FnMut(&Shared) -> Result<(), DeviceLost> + Send + 'static,
+    mut carry: impl FnMut(&Shared) -> Result<(), DeviceLost> + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     interrupt::prepare()?;
     let shared = Arc::clone(shared);
     std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-        if let Err(DeviceLost) = serve(&shared) {
-            let _ = rustix::io::write(&*shared.alarm, &1_u64.to_ne_bytes());
+        while !shared.is_stopping() {
+            if let Err(DeviceLost) = carry(&shared) {
+                return shared.raise_alarm();
+            }
         }
     })
 }
 
 fn open(config: &TunnelDevice) -> Result<Sources, DatapathError> {
     let wished = config.features.lanes;
+    let processors = || std::thread::available_parallelism().map_or(1, usize::from);
     let lanes = if wished == 0 { processors().min(MAX_LANES) } else { wished };
     let (queues, tun) = open_device(config, lanes)?;
     let (sockets, udp) = open_sockets(config, queues.len(), &BTreeMap::new())?;
@@ -551,10 +535,6 @@ fn open(config: &TunnelDevice) -> Result<Sources, DatapathError> {
         threads: queues.len() * (1 + config.bind.len()),
     };
     Ok(Sources { queues, sockets, in_use, place })
-}
-
-fn processors() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 fn open_device(

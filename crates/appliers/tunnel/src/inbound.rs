@@ -87,20 +87,19 @@ impl Inbound {
         segment: usize,
     ) {
         let mut tally = Tally { peer: None, packets: 0, bytes: 0 };
-        let mut at = range.start;
-        while at < range.end {
-            let end = if segment == 0 { range.end } else { range.end.min(at + segment) };
+        let segment = if segment == 0 { range.len().max(1) } else { segment };
+        for at in range.clone().step_by(segment) {
+            let end = range.end.min(at + segment);
             match judge(table, from, &buffer[at..end]) {
                 Ok((peer, ip)) => {
                     tally.count(table, peer, ip.total);
                     self.append(buffer, at, ip, peer);
                 }
-                Err((reason, Some(peer))) => {
-                    table.peers()[peer as usize].counters.dropped(reason, 1);
+                Err((reason, peer)) => {
+                    let of = |peer| &table.peers()[peer as usize].counters;
+                    peer.map_or(counters, of).dropped(reason, 1);
                 }
-                Err((reason, None)) => counters.dropped(reason, 1),
             }
-            at = end;
         }
         tally.flush(table);
     }
@@ -172,35 +171,22 @@ impl Inbound {
         let packet = &buffer[at..at + ip.total];
         let transport = &packet[ip.len..];
         let ports = *transport.first_chunk::<4>()?;
-        let mut flow = Flow {
-            ip,
-            ports,
-            at,
-            header: ip.len + 8,
-            segment: 0,
-            next_sequence: 0,
-            push: false,
-            closed: true,
-            intact: None,
-        };
-        let joinable = if ip.protocol == packet::TCP {
+        let (len, sequence, flags, joinable) = if ip.protocol == packet::TCP {
             let len = packet::tcp_header_len(transport)?;
-            flow.header = ip.len + len;
             let flags = transport[13];
-            let sequence =
-                u32::from_be_bytes([transport[4], transport[5], transport[6], transport[7]]);
-            flow.push = flags & PSH != 0;
-            flow.next_sequence = sequence.wrapping_add((ip.total - flow.header) as u32);
-            flags & ACK != 0 && flags & !(ACK | PSH | ECE) == 0
+            let joinable = flags & ACK != 0 && flags & !(ACK | PSH | ECE) == 0;
+            (len, packet::sequence(transport), flags, joinable)
         } else {
             let header = transport.first_chunk::<8>()?;
             let whole = usize::from(u16::from_be_bytes([header[4], header[5]])) == transport.len();
-            whole && header[6..8] != [0, 0]
+            (8, 0, 0, whole && header[6..8] != [0, 0])
         };
-        flow.segment = ip.total - flow.header;
+        let (header, segment) = (ip.len + len, transport.len() - len);
+        let next_sequence = sequence.wrapping_add(segment as u32);
+        let push = flags & PSH != 0;
         // IPv4 options are rare; such packets are passed on alone.
-        flow.closed = !joinable || flow.segment == 0 || (!ip.v6 && ip.len != 20);
-        Some(flow)
+        let closed = !joinable || segment == 0 || (!ip.v6 && ip.len != 20);
+        Some(Flow { ip, ports, at, header, segment, next_sequence, push, closed, intact: None })
     }
 
     /// Makes the headers of joined packets. Called once for a batch, before it is written.
@@ -213,11 +199,8 @@ impl Inbound {
 
 impl Flow {
     fn is_of(&self, other: &Self) -> bool {
-        self.ports == other.ports
-            && self.ip.v6 == other.ip.v6
-            && self.ip.protocol == other.ip.protocol
-            && self.ip.src == other.ip.src
-            && self.ip.dst == other.ip.dst
+        let ends = |ip: &IpHeader| (ip.v6, ip.protocol, ip.src, ip.dst);
+        self.ports == other.ports && ends(&self.ip) == ends(&other.ip)
     }
 
     fn packet<'a>(&self, buffer: &'a [u8]) -> &'a [u8] {

@@ -36,7 +36,6 @@ const SMALL_SLOTS: usize = 64;
 /// How long the underlay may be full before waiting packets are dropped.
 const SEND_LIMIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// Error: the device is gone.
 #[derive(Debug)]
 pub(crate) struct DeviceLost;
 
@@ -74,16 +73,8 @@ impl OutboundLane {
         }
     }
 
-    /// Serves until it is told to stop, which wakes it.
-    pub(crate) fn serve(&mut self, shared: &Shared) -> Result<(), DeviceLost> {
-        while !shared.is_stopping() {
-            self.batch(shared)?;
-        }
-        Ok(())
-    }
-
     /// Waits for a packet and sends it, with all others that are there by then.
-    fn batch(&mut self, shared: &Shared) -> Result<(), DeviceLost> {
+    pub(crate) fn carry(&mut self, shared: &Shared) -> Result<(), DeviceLost> {
         let Some(mut at) = self.read(0, true)? else { return Ok(()) };
         let table = Arc::clone(self.table.load());
         let judge = BatchContext { table: &table, counters: &shared.counters, now: Instant::now() };
@@ -208,47 +199,42 @@ impl SingleDatagrams<'_> {
         let state = self.message.state(self.table);
         let counters = &state.counters;
         for datagram in self.message.datagrams() {
-            let mut result = self.try_send(sender, datagram);
+            let single = self.message.single(datagram);
+            let mut result = self.try_send(sender, &single);
             if result.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EMSGSIZE))
                 && let Some(path_mtu) = state.path_mtu()
             {
-                let packet = self.bytes(datagram);
+                let packet = Piece::concat(datagram, self.read, self.made);
                 if let Some(mtu) = outbound::refusal(&packet, path_mtu) {
                     counters.dropped(DropReason::TooBig, 1);
                     refused.push((packet, mtu));
                     continue;
                 }
-                result = self.send_fragmented(sender, datagram);
+                result = self.send_fragmented(sender, &single);
             }
             match result {
-                Ok(()) => {
-                    counters.sent(1, datagram.iter().map(|piece| u64::from(piece.len)).sum());
-                }
+                Ok(_) => counters.sent(1, single.len as u64),
                 Err(_) => counters.dropped(DropReason::SendFailed, 1),
             }
         }
     }
 
-    fn try_send(&self, sender: &mut Sender, datagram: &[Piece]) -> io::Result<()> {
-        let Self { socket, read, made, .. } = *self;
-        let to = self.message.state(self.table).endpoint();
-        let result = sender.send_one(socket, to, datagram, read, made);
+    fn try_send(&self, sender: &mut Sender, single: &Message) -> io::Result<usize> {
+        let Self { socket, table, read, made, .. } = *self;
+        let single = std::slice::from_ref(single);
+        let result = sender.send(socket, table, single, read, made);
         if result.as_ref().is_err_and(is_empty) && wait_writable(socket) {
-            return sender.send_one(socket, to, datagram, read, made);
+            return sender.send(socket, table, single, read, made);
         }
         result
     }
 
     /// Nobody else sends on this socket.
-    fn send_fragmented(&self, sender: &mut Sender, datagram: &[Piece]) -> io::Result<()> {
+    fn send_fragmented(&self, sender: &mut Sender, single: &Message) -> io::Result<usize> {
         self.socket.set_fragmenting(true)?;
-        let result = self.try_send(sender, datagram);
+        let result = self.try_send(sender, single);
         self.socket.set_fragmenting(false)?;
         result
-    }
-
-    fn bytes(&self, datagram: &[Piece]) -> Vec<u8> {
-        datagram.iter().map(|piece| piece.of(self.read, self.made)).collect::<Vec<_>>().concat()
     }
 }
 
@@ -325,16 +311,8 @@ impl InboundLane {
         }
     }
 
-    /// Serves until it is told to stop, which wakes it.
-    pub(crate) fn serve(&mut self, shared: &Shared) -> Result<(), DeviceLost> {
-        while !shared.is_stopping() {
-            self.batch(shared)?;
-        }
-        Ok(())
-    }
-
     /// Waits for a datagram and writes it, with all others that are there by then.
-    fn batch(&mut self, shared: &Shared) -> Result<(), DeviceLost> {
+    pub(crate) fn carry(&mut self, shared: &Shared) -> Result<(), DeviceLost> {
         // This call returns errors of earlier datagrams, and clears them.
         let Ok(count) = self.receiver.receive(&self.socket, &mut self.buffer, self.slot) else {
             return Ok(());

@@ -10,7 +10,6 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 /// Largest number of slots in an array: 4 MB.
 const MAX_SLOTS: u128 = 1 << 20;
-/// Value of a slot without a prefix.
 const EMPTY: u32 = u32::MAX;
 
 /// A prefix of addresses of `bits` bits, all in the low bits of a `u128`.
@@ -45,14 +44,7 @@ impl Lookup {
     }
 
     fn array(bits: u8, prefixes: &[(Prefix, u32)]) -> Option<Self> {
-        let Some(longest) = prefixes.iter().map(|(prefix, _)| prefix.len).max() else {
-            return Some(Self(LookupKind::Array {
-                base: 0,
-                shift: 0,
-                slots: Box::default(),
-                is_flat: true,
-            }));
-        };
+        let longest = prefixes.iter().map(|(prefix, _)| prefix.len).max()?;
         let shift = u32::from(bits - longest);
         // Shifting by all bits of the type is not defined; a prefix of everything has one slot.
         let slot = |address: u128| address.checked_shr(shift).unwrap_or(0);
@@ -130,7 +122,6 @@ impl Lookup {
     }
 }
 
-/// The value of one prefix.
 pub(crate) struct Slot<'a>(&'a mut u32);
 
 impl Slot<'_> {
@@ -153,17 +144,11 @@ impl Hasher for PrefixHasher {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
+        bytes.iter().for_each(|byte| self.write_u64((*byte).into()));
     }
 
     fn write_u64(&mut self, word: u64) {
         self.0 = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-    }
-
-    fn write_u32(&mut self, word: u32) {
-        self.write_u64(word.into());
     }
 
     fn write_u128(&mut self, word: u128) {

@@ -16,7 +16,6 @@ use crate::vnet::{self, Gso, VnetHeader};
 const MAX_BYTES: usize = 65_507;
 /// Number of datagrams that kernels cut from one message: 64, later ones 128.
 pub(crate) const MAX_SEGMENTS: usize = 64;
-/// Smallest MTU of a link for IPv6.
 const MIN_MTU_V6: usize = 1280;
 /// Number of earlier messages that are searched for the same peer, when packets to several peers alternate.
 const SEARCHED_BACK: usize = 8;
@@ -33,6 +32,11 @@ impl Piece {
     pub(crate) fn of<'a>(&self, read: &'a [u8], made: &'a [u8]) -> &'a [u8] {
         let from = if self.made { made } else { read };
         &from[self.at as usize..][..self.len as usize]
+    }
+
+    /// Bytes of a datagram.
+    pub(crate) fn concat(pieces: &[Self], read: &[u8], made: &[u8]) -> Vec<u8> {
+        pieces.iter().map(|piece| piece.of(read, made)).collect::<Vec<_>>().concat()
     }
 }
 
@@ -56,7 +60,7 @@ pub(crate) struct BatchContext<'a> {
     pub(crate) now: Instant,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Outbound {
     /// Largest number of datagrams in a message; 1 where the kernel cannot cut.
     pub(crate) max_segments: usize,
@@ -78,18 +82,8 @@ pub(crate) struct Outbound {
 
 impl Outbound {
     pub(crate) fn new(max_segments: usize, vnet: bool) -> Self {
-        Self {
-            max_segments,
-            vnet,
-            growth: 0,
-            is_hop: true,
-            headers: Vec::with_capacity(64 << 10),
-            messages: Vec::new(),
-            used: 0,
-            answers: Vec::new(),
-            answer_ends: Vec::new(),
-            answer_budget: ErrorBudget::default(),
-        }
+        let headers = Vec::with_capacity(64 << 10);
+        Self { max_segments, vnet, is_hop: true, headers, ..Self::default() }
     }
 
     /// Configures it for packets that are sealed before they are sent: each grows by at most so much, and travels as
@@ -140,8 +134,8 @@ impl Outbound {
         at: usize,
         end: usize,
     ) {
-        if let Err((reason, packets)) = self.try_take(judge, buffer, at, end) {
-            judge.counters.dropped(reason, packets);
+        if let Err(reason) = self.try_take(judge, buffer, at, end) {
+            judge.counters.dropped(reason, 1);
         }
     }
 
@@ -151,8 +145,8 @@ impl Outbound {
         buffer: &mut [u8],
         at: usize,
         end: usize,
-    ) -> Result<(), (DropReason, u64)> {
-        const MALFORMED: (DropReason, u64) = (DropReason::Malformed, 1);
+    ) -> Result<(), DropReason> {
+        const MALFORMED: DropReason = DropReason::Malformed;
         let read = buffer.get_mut(at..end).ok_or(MALFORMED)?;
         let (vnet, packet) = if self.vnet {
             let (header, packet) =
@@ -170,7 +164,7 @@ impl Outbound {
         let len = cut.as_ref().map_or(ip.total, SegmentPlan::packet_len);
         let Some((index, peer)) = judge.table.find(ip.v6, ip.dst) else {
             self.answer(judge, &ip, packet, Problem::NoRoute);
-            return Err((DropReason::NoRoute, 1));
+            return Err(DropReason::NoRoute);
         };
         let path_mtu = peer.path_mtu();
         if let Some(mtu) = path_mtu.and_then(|path| too_big(&ip, packet, len, path)) {
@@ -203,13 +197,10 @@ impl Outbound {
                     self.headers.resize(made + cut.header, 0);
                     cut.write_header(packet, &segment, &mut self.headers[made..]);
                     let payload = segment.end - segment.start;
+                    let at = (start + segment.start) as u32;
                     let pieces = [
                         Piece { at: made as u32, len: cut.header as u32, made: true },
-                        Piece {
-                            at: (start + segment.start) as u32,
-                            len: payload as u32,
-                            made: false,
-                        },
+                        Piece { at, len: payload as u32, made: false },
                     ];
                     let pieces = if payload == 0 { &pieces[..1] } else { &pieces[..] };
                     self.append(index, cut.header + payload, alone, pieces);
@@ -303,6 +294,13 @@ impl Message {
             rest = after;
             (!datagram.is_empty()).then_some(datagram)
         })
+    }
+
+    /// A message of one of these datagrams alone.
+    pub(crate) fn single(&self, datagram: &[Piece]) -> Self {
+        let len = datagram.iter().map(|piece| piece.len as usize).sum();
+        let (peer, pieces) = (self.peer, datagram.to_vec());
+        Self { peer, segment: len, len, packets: 1, pieces, closed: true }
     }
 
     pub(crate) fn state<'a>(&self, table: &'a Table) -> &'a PeerState {

@@ -42,23 +42,9 @@ impl IpHeader {
             return None;
         }
         let fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0;
-        let address = |at: usize| {
-            u128::from(u32::from_be_bytes([
-                header[at],
-                header[at + 1],
-                header[at + 2],
-                header[at + 3],
-            ]))
-        };
-        Some(Self {
-            v6: false,
-            len,
-            total,
-            protocol: header[9],
-            fragment,
-            src: address(12),
-            dst: address(16),
-        })
+        let (words, _) = header.as_chunks();
+        let [src, dst] = [words[3], words[4]].map(|word| u32::from_be_bytes(word).into());
+        Some(Self { v6: false, len, total, protocol: header[9], fragment, src, dst })
     }
 
     fn read_v6(packet: &[u8]) -> Option<Self> {
@@ -67,19 +53,11 @@ impl IpHeader {
         if total > packet.len() {
             return None;
         }
-        let address = |at: usize| {
-            header[at..at + 16].iter().fold(0_u128, |all, byte| all << 8 | u128::from(*byte))
-        };
-        Some(Self {
-            v6: true,
-            len: 40,
-            total,
-            protocol: header[6],
-            // The fragment header, like any other, is not looked behind.
-            fragment: header[6] == 44,
-            src: address(8),
-            dst: address(24),
-        })
+        let (addresses, _) = header[8..].as_chunks();
+        let [src, dst] = [addresses[0], addresses[1]].map(u128::from_be_bytes);
+        let protocol = header[6];
+        // The fragment header, like any other, is not looked behind.
+        Some(Self { v6: true, len: 40, total, protocol, fragment: protocol == 44, src, dst })
     }
 
     pub(crate) fn source(&self) -> IpAddr {
@@ -128,6 +106,11 @@ pub(crate) fn complete_checksum(packet: &mut [u8], start: usize, offset: usize, 
     let sum = if udp { sum.udp_checksum() } else { sum.checksum() };
     covered[offset..offset + 2].copy_from_slice(&sum);
     true
+}
+
+/// Sequence number of a complete TCP header.
+pub(crate) fn sequence(tcp: &[u8]) -> u32 {
+    u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]])
 }
 
 /// Length of a complete TCP header that is followed by `packet`'s payload.

@@ -19,7 +19,6 @@ pub(crate) struct SegmentPlan {
     size: usize,
 }
 
-/// One packet of many.
 pub(crate) struct Segment {
     /// Start of the payload, in the large packet.
     pub(crate) start: usize,
@@ -76,8 +75,7 @@ impl SegmentPlan {
         let length = total - self.ip.len;
         let (at, udp) = if self.gso == Gso::Tcp {
             let offset = (segment.index * self.size) as u32;
-            let sequence =
-                u32::from_be_bytes([transport[4], transport[5], transport[6], transport[7]]);
+            let sequence = packet::sequence(transport);
             transport[4..8].copy_from_slice(&sequence.wrapping_add(offset).to_be_bytes());
             if !segment.last {
                 transport[13] &= !(FIN | PSH);

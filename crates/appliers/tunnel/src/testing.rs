@@ -7,7 +7,7 @@ use flannel_entries::tunnel::{OwnAddresses, Peer};
 
 use crate::counters::{CounterSnapshot, Counters};
 use crate::inbound::Inbound;
-use crate::outbound::{BatchContext, Outbound};
+use crate::outbound::{BatchContext, Outbound, Piece};
 use crate::table::Table;
 use crate::vnet;
 
@@ -41,7 +41,7 @@ impl Pipeline {
     pub fn new(own: OwnAddresses, peers: &[Peer]) -> Self {
         let empty = Table::empty(own);
         Self {
-            table: Table::next(&empty, own, peers.iter().copied()),
+            table: Table::next(&empty, own, peers.iter().map(|peer| (*peer, None))),
             counters: Counters::default(),
             outbound: Outbound::new(crate::outbound::MAX_SEGMENTS, true),
             inbound: Inbound::new(true, true),
@@ -67,14 +67,8 @@ impl Pipeline {
         }
         let mut sent = Sent::default();
         for message in self.outbound.messages() {
-            let mut datagrams: Vec<Vec<u8>> = Vec::new();
-            for pieces in message.datagrams() {
-                let mut datagram = Vec::new();
-                for piece in pieces {
-                    datagram.extend_from_slice(piece.of(&buffer, &self.outbound.headers));
-                }
-                datagrams.push(datagram);
-            }
+            let bytes = |pieces: &[Piece]| Piece::concat(pieces, &buffer, &self.outbound.headers);
+            let datagrams: Vec<Vec<u8>> = message.datagrams().map(bytes).collect();
             // What the kernel relies on.
             assert_eq!(datagrams.len(), message.packets);
             assert_eq!(datagrams.iter().map(Vec::len).sum::<usize>(), message.len);

@@ -17,7 +17,6 @@ pub(crate) enum Gso {
     Udp,
 }
 
-/// Header of a packet from or to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VnetHeader {
     pub(crate) gso: Gso,

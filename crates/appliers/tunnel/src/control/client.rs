@@ -31,9 +31,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval at which, while waiting for an answer, the process is checked for being stopped.
 const STOPPED_CHECK_INTERVAL: Duration = Duration::from_millis(250);
-/// Time for a process to end that has been told to.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
-/// Connections that wait to be accepted.
 const BACKLOG: i32 = 16;
 /// The running program, whatever has become of its file.
 const OWN_PROGRAM: &str = "/proc/self/exe";
@@ -65,7 +63,6 @@ pub struct Client {
     pub(crate) config: Option<TunnelDevice>,
 }
 
-/// Path of the socket of a device's process.
 pub fn socket_path(directory: &Path, device: &str) -> PathBuf {
     directory.join(format!("{SOCKET_PREFIX}{device}{SOCKET_SUFFIX}"))
 }
@@ -115,12 +112,10 @@ impl Client {
 
     /// Finds the process that listens there, and whether it is of this very program.
     pub fn find(socket: &Path) -> Result<Option<(Self, bool)>, TunnelError> {
+        use io::ErrorKind::{ConnectionRefused, NotFound};
         let stream = match connect_to(socket) {
-            Ok(stream) => stream,
-            Err(error) => match error.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => return Ok(None),
-                _ => return Err(error.into()),
-            },
+            Err(error) if matches!(error.kind(), NotFound | ConnectionRefused) => return Ok(None),
+            connected => connected?,
         };
         let device = socket_device(socket).unwrap_or_default();
         let mut client = Self::new(stream, device, None)?;
@@ -223,14 +218,12 @@ impl Client {
     /// else that it had open.
     fn waits_for_end(&self, limit: Duration) -> bool {
         let end = Instant::now() + limit;
-        loop {
-            if !self.is_readable(end.saturating_duration_since(Instant::now())) {
-                return false;
-            }
+        while self.is_readable(end.saturating_duration_since(Instant::now())) {
             if !matches!(receive::<Answer>(&self.stream), Ok(Some(_))) {
                 return true;
             }
         }
+        false
     }
 
     /// Starts a process of this program, which ends when the connection does as long as it serves nothing.
@@ -268,7 +261,6 @@ impl Client {
         self.reap()
     }
 
-    /// Reaps a child that has ended.
     pub(crate) fn reap(mut self) -> io::Result<()> {
         let Some(mut child) = self.child.take() else { return Ok(()) };
         // One that has closed its connection and lives on is useless, and would be waited for in vain.
@@ -305,7 +297,6 @@ impl Client {
         }
     }
 
-    /// Sum of all traffic.
     pub fn totals(&self) -> Result<CounterSnapshot, TunnelError> {
         match self.ask(&Request::Totals)? {
             Answer::Totals(totals) => Ok(totals),
@@ -313,7 +304,6 @@ impl Client {
         }
     }
 
-    /// Asks whether it answers at all.
     pub(crate) fn check_alive(&self) -> Result<(), TunnelError> {
         self.exchange(&Request::Totals, &[], ALIVE_TIMEOUT).map(drop)
     }

@@ -12,7 +12,6 @@ use super::service::{PROCESS_NAME, SUBCOMMAND};
 
 /// Time for a process to end after it was killed. One that waits for a disk may take longer.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
-/// Interval at which its end is checked.
 const KILL_PAUSE: Duration = Duration::from_millis(2);
 
 /// Processes of a device in this network namespace.
@@ -20,21 +19,18 @@ pub(super) fn of_device(device: &str) -> Vec<Pid> {
     let namespace = |process: &Path| fs::read_link(process.join("ns/net")).ok();
     let Some(here) = namespace(Path::new("/proc/self")) else { return Vec::new() };
     let command = format!("{PROCESS_NAME}\0{SUBCOMMAND}\0{device}\0");
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
-        let Some(pid) = pid.and_then(Pid::from_raw) else { continue };
-        let process = entry.path();
-        if fs::read(process.join("cmdline")).is_ok_and(|found| found == command.as_bytes())
-            && namespace(&process).as_ref() == Some(&here)
-        {
-            found.push(pid);
-        }
-    }
-    found
+    let serves = |process: &Path| {
+        fs::read(process.join("cmdline")).is_ok_and(|found| found == command.as_bytes())
+            && namespace(process).as_ref() == Some(&here)
+    };
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let found = entries.filter_map(|entry| {
+        let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
+        serves(&entry.path()).then_some(pid)
+    });
+    found.collect()
 }
 
-/// Why a process is stopped, if somebody has stopped it.
 pub(super) fn why_stopped(pid: Pid) -> Option<&'static str> {
     match ProcessState::of(pid)?.letter {
         'T' => Some("it is stopped (SIGSTOP)"),
@@ -65,7 +61,6 @@ pub(super) fn wait_for_end(pid: Pid, limit: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// State of a process in `/proc`.
 #[derive(Debug, PartialEq, Eq)]
 struct ProcessState {
     letter: char,

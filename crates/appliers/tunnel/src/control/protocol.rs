@@ -10,6 +10,7 @@ use std::time::Duration;
 use flannel_common::PublicKey;
 use flannel_entries::tunnel::{Peer, TunnelDevice, WireguardPeer, public_key};
 use ipnet::IpNet;
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -34,15 +35,12 @@ const MAX_DESCRIPTORS: usize = 200;
 
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// The first request.
     Hello {
         version: u32,
     },
     /// Sets device, addresses and ports.
     Configure(TunnelDevice),
-    /// Replaces all peers.
     Replace(Vec<Peer>),
-    /// Adds or changes some peers, and removes others.
     Update {
         put: Vec<Peer>,
         gone: Vec<IpNet>,
@@ -101,11 +99,9 @@ pub(crate) struct Handed {
     pub(crate) wireguard: Vec<HandedPeer>,
 }
 
-/// Key that identifies a peer.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct WireguardKey(#[serde(with = "public_key")] pub(crate) PublicKey);
 
-/// Status of a WireGuard peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireguardPeerStatus {
     #[serde(with = "public_key")]
@@ -113,15 +109,12 @@ pub struct WireguardPeerStatus {
     /// Address that it was heard from last, or else the announced one.
     pub endpoint: SocketAddr,
     pub allowed: Vec<IpNet>,
-    /// Age of the current session.
     pub session_age: Option<Duration>,
 }
 
-/// Status of the datapath.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TunnelStatus {
     pub config: Option<TunnelDevice>,
-    /// Kernel features that are in use.
     pub in_use: Option<FeaturesInUse>,
     /// Why it carries nothing, if it does not.
     pub problem: Option<String>,
@@ -141,7 +134,6 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// The file of this process.
     pub(crate) fn own() -> Option<Self> {
         use std::os::unix::fs::MetadataExt as _;
         let file = std::fs::metadata("/proc/self/exe").ok()?;
@@ -177,14 +169,11 @@ pub(crate) fn receive<T: DeserializeOwned>(
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut length = [0; 4];
-    let received = loop {
-        let flags = RecvFlags::CMSG_CLOEXEC;
-        match recvmsg(stream.as_fd(), &mut [IoSliceMut::new(&mut length)], &mut ancillary, flags) {
-            Ok(received) => break received.bytes,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    };
+    let received = retry_on_intr(|| {
+        let into = &mut [IoSliceMut::new(&mut length)];
+        recvmsg(stream.as_fd(), into, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let received = received.bytes;
     if received == 0 {
         return Ok(None);
     }

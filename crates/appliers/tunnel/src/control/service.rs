@@ -52,7 +52,6 @@ struct Service {
     wake: OwnedFd,
 }
 
-/// What a process serves.
 #[derive(Default)]
 struct ServedDatapath {
     datapath: Option<Datapath>,
@@ -220,7 +219,7 @@ impl Service {
                 *listener = Some(listening(given)?);
             }
             (Request::Begin, Some(datapath)) if *awaits_begin => {
-                datapath.begin()?;
+                datapath.serve()?;
                 *awaits_begin = false;
             }
             (Request::Begin, _) => return Err("nothing was handed over to it".into()),
@@ -263,14 +262,7 @@ impl Service {
                 let gone: Vec<_> = gone.into_iter().map(|key| key.0).collect();
                 datapath.update_wireguard(&put, &gone);
             }
-            (
-                Request::Replace(_)
-                | Request::Update { .. }
-                | Request::ReplaceWireguard(_)
-                | Request::UpdateWireguard { .. }
-                | Request::HandOver,
-                _,
-            ) => return Err(NO_DEVICE.into()),
+            (Request::HandOver, _) | (_, None) => return Err(NO_DEVICE.into()),
         }
         Ok(Answer::Done)
     }
@@ -301,7 +293,7 @@ impl Service {
             std::process::exit(0);
         }
         tracing::warn!("no other process has taken over: continuing, with new sessions");
-        if let Err(error) = datapath.resume() {
+        if let Err(error) = datapath.serve() {
             tracing::error!("cannot go on: {error}");
         }
         Err(io::ErrorKind::ConnectionAborted.into())

@@ -12,7 +12,6 @@ use crate::vnet;
 
 const PATH: &str = "/dev/net/tun";
 
-/// Offloads of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TunFeatures {
     /// Large TCP packets, both ways.
@@ -22,7 +21,6 @@ pub(crate) struct TunFeatures {
     pub(crate) multi_queue: bool,
 }
 
-/// One queue of a device.
 #[derive(Debug)]
 pub(crate) struct TunQueue(File);
 
@@ -110,7 +108,6 @@ fn ioctl(file: &File, request: libc::Ioctl, value: libc::c_ulong) -> io::Result<
 }
 
 impl TunQueue {
-    /// Reads one packet, with or without waiting.
     pub(crate) fn read(&self, buffer: &mut [u8], wait: bool) -> io::Result<usize> {
         if wait {
             return (&self.0).read(buffer);
@@ -130,12 +127,10 @@ impl TunQueue {
         }
     }
 
-    /// Writes one packet.
     pub(crate) fn write(&self, packet: &[u8]) -> io::Result<()> {
         (&self.0).write(packet).map(|_| ())
     }
 
-    /// Writes one packet in pieces.
     pub(crate) fn write_pieces(&self, pieces: &[libc::iovec]) -> io::Result<()> {
         let count = pieces.len() as libc::c_int;
         // SAFETY: the pieces point into buffers that the caller holds until this returns.

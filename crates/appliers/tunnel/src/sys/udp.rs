@@ -16,8 +16,8 @@ use rustix::net::{
 };
 use socket2::{SockAddr, SockAddrStorage};
 
-use super::{check, check_len};
-use crate::outbound::{Message, Piece};
+use super::check;
+use crate::outbound::Message;
 use crate::table::Table;
 
 const UDP_SEGMENT: libc::c_int = 103;
@@ -170,7 +170,10 @@ impl Sender {
         self.controls.clear();
         self.calls.clear();
         for message in messages {
-            push_pieces(&mut self.pieces, &message.pieces, read, made);
+            self.pieces.extend(message.pieces.iter().map(|piece| {
+                let range = piece.of(read, made);
+                libc::iovec { iov_base: range.as_ptr().cast_mut().cast(), iov_len: range.len() }
+            }));
             self.names.push(message.state(table).endpoint().into());
             self.controls.push(SegmentControl::new(message.segment));
         }
@@ -205,40 +208,8 @@ impl Sender {
         };
         check(sent).map(|sent| sent as usize)
     }
-
-    /// Sends one datagram by itself.
-    pub(crate) fn send_one(
-        &mut self,
-        socket: &UdpSocket,
-        to: SocketAddr,
-        datagram: &[Piece],
-        read: &[u8],
-        made: &[u8],
-    ) -> io::Result<()> {
-        self.pieces.clear();
-        push_pieces(&mut self.pieces, datagram, read, made);
-        let name = SockAddr::from(to);
-        // SAFETY: a header of all zeroes is a valid value.
-        let mut header: libc::msghdr = unsafe { mem::zeroed() };
-        header.msg_name = name.as_ptr().cast_mut().cast();
-        header.msg_namelen = name.len();
-        header.msg_iov = self.pieces.as_mut_ptr();
-        header.msg_iovlen = self.pieces.len() as _;
-        // SAFETY: what the header points to lives until this returns.
-        let sent =
-            unsafe { libc::sendmsg(socket.fd.as_raw_fd(), &raw const header, libc::MSG_DONTWAIT) };
-        check_len(sent).map(|_| ())
-    }
 }
 
-fn push_pieces(to: &mut Vec<libc::iovec>, pieces: &[Piece], read: &[u8], made: &[u8]) {
-    to.extend(pieces.iter().map(|piece| {
-        let range = piece.of(read, made);
-        libc::iovec { iov_base: range.as_ptr().cast_mut().cast(), iov_len: range.len() }
-    }));
-}
-
-/// Number of messages that one call receives.
 pub(crate) const MAX_RECEIVED: usize = 64;
 const CONTROL: usize = 64;
 

@@ -45,7 +45,6 @@ pub(crate) struct Wireguard {
 #[derive(Default)]
 struct Peers {
     by_key: HashMap<PublicKey, (WireguardPeer, Arc<Peer>)>,
-    /// Peers by their announced endpoints.
     by_endpoint: HashMap<SocketAddr, Arc<Peer>>,
 }
 
@@ -65,7 +64,6 @@ pub(super) struct IndexTarget {
     pub(super) session: Option<Arc<Session>>,
 }
 
-/// A peer as one process hands it to the next.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct HandedPeer {
     pub(super) config: WireguardPeer,
@@ -105,14 +103,13 @@ impl Wireguard {
         }
         self.identity.store(Arc::new(Identity::new(config.private_key.clone())));
         for peer in self.all_peers() {
-            let mut handshake = peer.handshake();
+            let mut handshake = peer.handshake.lock();
             self.abandon(&mut handshake);
             handshake.last_try = None;
             peer.sessions.load().iter().for_each(|session| session.retire());
         }
     }
 
-    /// Sets the sockets that handshakes are sent through.
     pub(crate) fn set_sockets(&self, sockets: Vec<Arc<UdpSocket>>) {
         self.sockets.store(Arc::new(sockets));
     }
@@ -171,7 +168,7 @@ impl Wireguard {
         for key in gone {
             if let Some((config, peer)) = all.by_key.remove(key) {
                 all.forget_endpoint(config.endpoint, &peer);
-                let mut handshake = peer.handshake();
+                let mut handshake = peer.handshake.lock();
                 self.abandon(&mut handshake);
                 self.set_sessions(&peer, Sessions::default());
             }
@@ -223,7 +220,6 @@ impl Wireguard {
         self.indices.write().remove(&index);
     }
 
-    /// Ends a handshake that was begun.
     pub(super) fn abandon(&self, handshake: &mut HandshakeState) {
         if let Some(begun) = handshake.begun.take() {
             self.forget_index(begun.index);
@@ -247,7 +243,7 @@ impl Wireguard {
     /// Begins a handshake, unless one was begun just now.
     pub(crate) fn initiate(&self, peer: &Arc<Peer>) {
         let now = self.now();
-        let mut handshake = peer.handshake();
+        let mut handshake = peer.handshake.lock();
         if handshake.last_try.is_some_and(|last| now < last + RETRY) {
             return;
         }
@@ -291,7 +287,7 @@ impl Wireguard {
     pub(super) fn send_waiting(&self, peer: &Arc<Peer>, show: bool) {
         let now = self.now();
         let Some(session) = peer.session(now) else { return };
-        let waiting = peer.take_waiting();
+        let waiting = peer.waiting.lock().take();
         let data = !waiting.is_empty();
         for packet in waiting {
             let message = session.message(&packet, self.padded(packet.len()));
@@ -318,7 +314,7 @@ impl Wireguard {
         let peers = self.peers().into_iter();
         peers
             .map(|(config, peer)| {
-                let mut handshake = peer.handshake();
+                let mut handshake = peer.handshake.lock();
                 // An answer to a handshake begun here would find the other process, which knows nothing of it.
                 self.abandon(&mut handshake);
                 handshake.last_try = None;
@@ -342,7 +338,7 @@ impl Wireguard {
         self.put(&configs, &[]);
         for HandedPeer { config, endpoint, latest, current, previous, next } in handed {
             let Some(peer) = self.peer(config.public_key) else { continue };
-            let mut handshake = peer.handshake();
+            let mut handshake = peer.handshake.lock();
             handshake.latest = latest;
             let [current, previous, next] = [current, previous, next].map(|session| {
                 session.and_then(|handed| Session::adopt(handed, now)).map(Arc::new)

@@ -76,7 +76,6 @@ fn cookie_key(public: PublicKey) -> [u8; 32] {
     primitives::hash(&[b"cookie--", &public.0])
 }
 
-/// MACs of messages to the other side.
 #[derive(Default)]
 pub(super) struct MessageMacs {
     mac1: [u8; 32],
@@ -86,7 +85,6 @@ pub(super) struct MessageMacs {
     last_mac1: [u8; MAC],
 }
 
-/// Validity of a cookie.
 const COOKIE_LIFE: Duration = Duration::from_secs(120);
 
 impl MessageMacs {
@@ -140,7 +138,6 @@ impl Cookies {
         Some(primitives::mac(&secret[..], &[&address, &from.port().to_be_bytes()]))
     }
 
-    /// Whether a message bears the cookie of its sender.
     pub(super) fn has_cookie(&mut self, message: &[u8], from: SocketAddr, now: Duration) -> bool {
         let Some(at) = message.len().checked_sub(MAC) else { return false };
         self.cookie(from, now).is_some_and(|cookie| {
@@ -178,7 +175,6 @@ fn preshared(key: Option<&PresharedKey>) -> Zeroizing<[u8; 32]> {
     Zeroizing::new(key.map_or([0; 32], |key| *key.bytes()))
 }
 
-/// A handshake that we have begun.
 pub(super) struct PendingHandshake {
     noise: HandshakeState,
     /// Index by which the answer finds it.

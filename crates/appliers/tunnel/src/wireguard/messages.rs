@@ -19,7 +19,6 @@ pub(super) const PADDING: usize = 16;
 pub(super) const NOISE_INITIATION: std::ops::Range<usize> = 8..116;
 pub(super) const NOISE_RESPONSE: std::ops::Range<usize> = 12..60;
 
-/// Kind of a message, if it is one.
 pub(super) fn kind(message: &[u8]) -> Option<u8> {
     let [kind, 0, 0, 0] = *message.first_chunk()? else { return None };
     let fits = match kind {
@@ -42,7 +41,6 @@ pub(super) fn counter(message: &[u8]) -> u64 {
     bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// Header of a data packet.
 pub(super) fn data_header(receiver: u32, counter: u64) -> [u8; DATA_HEADER] {
     let mut header = [0; DATA_HEADER];
     header[0] = DATA;

@@ -13,7 +13,6 @@ use super::session::Session;
 
 /// Handshakes in a second above which only those are looked at whose sender has proved its address.
 const BUSY: u64 = 1000;
-/// Shortest time between two initiations of a peer.
 const BETWEEN_INITIATIONS: Duration = Duration::from_millis(20);
 
 /// A packet that was opened, in the buffer it was received into.
@@ -21,7 +20,6 @@ const BETWEEN_INITIATIONS: Duration = Duration::from_millis(20);
 pub(crate) struct OpenedPacket {
     pub(crate) at: usize,
     pub(crate) len: usize,
-    /// Number of the peer that it is from.
     pub(crate) peer: u64,
 }
 
@@ -74,7 +72,7 @@ impl Wireguard {
                 Some(RESPONSE) => self.on_response(from, message, now),
                 Some(COOKIE) => {
                     if let Some(found) = self.find(word(message, 4)) {
-                        found.peer.handshake().marks.take_cookie(message, now);
+                        found.peer.handshake.lock().marks.take_cookie(message, now);
                     }
                 }
                 _ => strange += 1,
@@ -110,7 +108,7 @@ impl Wireguard {
         }
         let Some(offered) = handshake::read_initiation(&own, message) else { return };
         let Some(peer) = self.peer(offered.peer) else { return };
-        let mut handshake = peer.handshake();
+        let mut handshake = peer.handshake.lock();
         let flood = handshake.answered.is_some_and(|last| now < last + BETWEEN_INITIATIONS);
         if offered.timestamp <= handshake.latest || flood {
             return;
@@ -140,7 +138,7 @@ impl Wireguard {
             return;
         }
         let Some(IndexTarget { peer, session: None }) = self.find(index) else { return };
-        let mut handshake = peer.handshake();
+        let mut handshake = peer.handshake.lock();
         let Some(begun) = handshake.begun.as_mut().filter(|begun| begun.index == index) else {
             return;
         };
@@ -160,7 +158,7 @@ impl Wireguard {
     /// Notes the first packet of a session that the other side began: it has our answer, and the session is used from
     /// now on.
     fn confirm(&self, peer: &Arc<Peer>, session: &Arc<Session>) {
-        let handshake = peer.handshake();
+        let handshake = peer.handshake.lock();
         let sessions = Sessions::clone(&peer.sessions.load());
         if !sessions.next.as_ref().is_some_and(|next| Arc::ptr_eq(next, session)) {
             return;

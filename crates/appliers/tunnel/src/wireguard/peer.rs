@@ -1,6 +1,5 @@
 //! One peer: its sessions, the handshake under way, waiting packets, and timers.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
@@ -9,7 +8,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use flannel_common::{PresharedKey, PublicKey};
 use flannel_entries::tunnel::WireguardPeer;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use super::handshake::{MessageMacs, PendingHandshake, Timestamp};
 use super::session::Session;
@@ -39,7 +38,6 @@ impl Sessions {
     }
 }
 
-/// State of the handshake, which only one thread at a time looks at.
 pub(super) struct HandshakeState {
     pub(super) marks: MessageMacs,
     pub(super) begun: Option<PendingHandshake>,
@@ -59,12 +57,11 @@ pub(crate) struct Peer {
     pub(crate) number: u64,
     pub(crate) public_key: PublicKey,
     pub(super) preshared_key: ArcSwapOption<PresharedKey>,
-    /// Current address, as far as known.
     endpoint: ArcSwap<SocketAddr>,
     pub(super) keepalive: AtomicU16,
     pub(super) sessions: ArcSwap<Sessions>,
     pub(super) handshake: Mutex<HandshakeState>,
-    waiting: Mutex<WaitingPackets>,
+    pub(super) waiting: Mutex<WaitingPackets>,
     pub(super) due: PeerTimers,
 }
 
@@ -171,22 +168,9 @@ impl Peer {
         }
     }
 
-    pub(super) fn handshake(&self) -> MutexGuard<'_, HandshakeState> {
-        self.handshake.lock()
-    }
-
     /// Session to send with, if there is one.
     pub(super) fn session(&self, now: Duration) -> Option<Arc<Session>> {
         self.sessions.load().current.as_ref().filter(|session| session.may_send(now)).cloned()
-    }
-
-    /// Lets a packet wait for a session. Returns how many are lost by it.
-    pub(super) fn wait(&self, packet: Vec<u8>) -> u64 {
-        self.waiting.lock().push(packet)
-    }
-
-    pub(super) fn take_waiting(&self) -> VecDeque<Vec<u8>> {
-        self.waiting.lock().take()
     }
 
     /// Notes that something was sent that the other side can read.
@@ -229,6 +213,6 @@ impl Peer {
     pub(super) fn is_idle(&self) -> bool {
         !self.due.is_any()
             && self.sessions.load().iter().next().is_none()
-            && self.handshake().begun.is_none()
+            && self.handshake.lock().begun.is_none()
     }
 }

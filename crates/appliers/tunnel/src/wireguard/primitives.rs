@@ -14,7 +14,6 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 pub(super) const TAG: usize = 16;
 
-/// A key of ChaCha20-Poly1305.
 pub(super) fn aead(key: &[u8; 32]) -> LessSafeKey {
     match UnboundKey::new(&CHACHA20_POLY1305, key) {
         Ok(key) => LessSafeKey::new(key),
@@ -54,7 +53,6 @@ fn stretched(key: &[u8; 32], nonce: &[u8; 24]) -> (LessSafeKey, Nonce) {
     (aead(&subkey.into()), Nonce::assume_unique_for_key(bytes))
 }
 
-/// Encrypts a cookie.
 pub(super) fn seal_cookie(
     key: &[u8; 32],
     nonce: &[u8; 24],
@@ -82,7 +80,6 @@ pub(super) fn open_cookie(
     cookie.first_chunk().copied()
 }
 
-/// Resolver of the Noise handshake.
 pub(super) struct Primitives;
 
 impl CryptoResolver for Primitives {

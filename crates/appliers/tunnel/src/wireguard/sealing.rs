@@ -51,11 +51,7 @@ impl Wireguard {
     fn let_wait(&self, peer: &Arc<Peer>, message: &Message, read: &[u8], made: &[u8]) -> u64 {
         let mut lost = 0;
         for datagram in message.datagrams() {
-            let mut packet = Vec::new();
-            for piece in datagram {
-                packet.extend_from_slice(piece.of(read, made));
-            }
-            lost += peer.wait(packet);
+            lost += peer.waiting.lock().push(Piece::concat(datagram, read, made));
         }
         self.initiate(peer);
         // A session may have come about in the meantime, and have seen nothing wait.

@@ -96,7 +96,6 @@ impl Session {
         now.saturating_sub(self.made)
     }
 
-    /// Reserves counters for so many packets.
     pub(super) fn take_counters(&self, packets: usize) -> u64 {
         self.sent.fetch_add(packets as u64, Ordering::Relaxed)
     }

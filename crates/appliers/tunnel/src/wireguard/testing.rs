@@ -49,7 +49,7 @@ impl WireguardNode {
                     self.device.transmit(peer.endpoint(), &message);
                 }
                 None => {
-                    peer.wait(packet.to_vec());
+                    peer.waiting.lock().push(packet.to_vec());
                     self.device.initiate(&peer);
                 }
             }

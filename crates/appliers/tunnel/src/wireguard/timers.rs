@@ -12,7 +12,6 @@ use super::peer::{GIVE_UP, Peer, RETRY, Sessions};
 pub(crate) const TIMER_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
 
 impl Wireguard {
-    /// Checks all timers. Called every [`TIMER_INTERVAL`].
     pub(crate) fn check_timers(&self) {
         if self.is_idle.swap(true, Ordering::Relaxed) {
             return;
@@ -27,13 +26,13 @@ impl Wireguard {
 
     fn look_at(&self, peer: &Arc<Peer>) {
         let now = self.now();
-        let mut handshake = peer.handshake();
+        let mut handshake = peer.handshake.lock();
         let unanswered = handshake.begun.is_some()
             && handshake.last_try.is_some_and(|last| now >= last + RETRY + handshake.jitter);
         let hopeless = unanswered && now >= handshake.first_try + GIVE_UP;
         if hopeless {
             self.abandon(&mut handshake);
-            peer.take_waiting();
+            peer.waiting.lock().take();
         }
         let sessions = Sessions::clone(&peer.sessions.load());
         if sessions.iter().any(|session| !session.is_good(now)) {

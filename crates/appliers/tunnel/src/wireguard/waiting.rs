@@ -26,7 +26,6 @@ impl WaitingBytes {
     }
 }
 
-/// Packets that wait for one peer.
 #[derive(Debug)]
 pub(super) struct WaitingPackets {
     packets: VecDeque<Vec<u8>>,
@@ -55,7 +54,6 @@ impl WaitingPackets {
         lost
     }
 
-    /// Takes all of them out.
     pub(super) fn take(&mut self) -> VecDeque<Vec<u8>> {
         let packets = std::mem::take(&mut self.packets);
         self.sum.release(packets.iter().map(Vec::len).sum());
