@@ -1,10 +1,8 @@
-//! Applier of datapaths: a worker that keeps their processes, one for each device, equal to what backends want of
-//! them.
+//! Applier of datapaths: a worker that keeps their processes, one for each device, equal to what is wanted of them.
 //!
-//! A process outlives the daemon. The next daemon finds it by its socket and tells it everything that is wanted, and
-//! it changes what differs. Should it end, it is started again and told again: its device has stayed, with address
-//! and routes. Every other second it is asked whether it is alive; one that does not answer is killed, and another
-//! one started when it has ended.
+//! A process outlives the daemon, and the next daemon finds it by its socket. A process is told everything that is
+//! wanted and changes what differs; so is its successor, should it end: the device has stayed, with address and routes.
+//! A process that does not answer for too long is killed.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -299,8 +297,7 @@ impl<S: Requester> TunnelWork<S> {
         }
     }
 
-    /// Notes that something could not be told to a process. It is retried; with another process, if this one is
-    /// useless.
+    /// Notes that something could not be told to a process. It is retried, with another one if this one is useless.
     fn failed(&mut self, device: DeviceName, error: &TunnelError, now: Instant) {
         let mut text = error.to_string();
         if !matches!(error, TunnelError::Refused(_)) {
@@ -368,8 +365,7 @@ impl<S: Requester> TunnelWork<S> {
         let key = TunnelKey::Device(Arc::clone(device));
         let marked = self.wanted.is_marked(&key);
         let is_new = !self.processes.contains_key(device);
-        // A refused device waits for its next attempt: telling of peers before would be refused as well, and postpone
-        // that.
+        // A refused device waits for its next attempt, which telling of peers would postpone.
         let has_device = self.processes.get(device).is_some_and(|client| client.config.is_some());
         if !has_device && !marked {
             return Ok(());

@@ -1,7 +1,6 @@
 //! The internet checksum (RFC 1071): over whole ranges, and corrected for one changed word (RFC 1624).
 
-/// A sum of 16-bit words that is folded at the end. Ranges begin at an even offset, so only the last of them may have
-/// an odd length.
+/// A sum of 16-bit words that is folded at the end. Only the last of its ranges may have an odd length.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sum(u64);
 

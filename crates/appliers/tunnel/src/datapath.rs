@@ -1,8 +1,7 @@
 //! The datapath of one network: its device, its sockets, its table, and the threads that serve them.
 //!
-//! Each direction of each lane has a thread that sleeps in the kernel until there is something to carry. So threads
-//! follow the load: without traffic none runs, a packet now and then wakes the one thread that has it, and only load
-//! on several queues keeps several busy.
+//! Each direction of each lane has a thread that sleeps in the kernel until there is something to carry: only load on
+//! several queues keeps several busy.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -284,8 +283,7 @@ impl Datapath {
         }
     }
 
-    /// Adds or changes some peers of a WireGuard device, and removes some, in an order by which packets find a peer at
-    /// every moment.
+    /// Changes some peers of a WireGuard device and removes some, in an order by which packets always find a peer.
     pub(crate) fn update_wireguard(&self, put: &[WireguardPeer], gone: &[PublicKey]) {
         let Some(wireguard) = &self.shared.wireguard else { return };
         let keys = put.iter().map(|peer| &peer.public_key).chain(gone);
@@ -302,8 +300,7 @@ impl Datapath {
         wireguard.remove(gone);
     }
 
-    /// The next table, if few slots have to be changed. `before` are the networks behind the changed or removed
-    /// peers.
+    /// The next table, if few slots have to be changed. `before`: the networks behind changed or removed peers.
     fn changed_wireguard(
         &self,
         wireguard: &Wireguard,
@@ -550,8 +547,7 @@ fn open_device(
 
 type Lanes = Vec<Vec<Arc<UdpSocket>>>;
 
-/// Opens the sockets that are not among `bound`, the sockets of each lane by address: a port that this process holds
-/// is also in use for another socket of it.
+/// Opens the sockets that are not among `bound`: a port that this process holds is in use for other sockets, too.
 fn open_sockets(
     config: &TunnelDevice,
     lanes: usize,

@@ -1,8 +1,7 @@
 //! From the wire to the TUN device: datagrams in, packets out, in memory only.
 //!
 //! Each datagram is one inner packet of a peer whose subnet contains its source. Consecutive segments of one TCP
-//! stream, and datagrams of one UDP flow, are joined to one large packet, as a network card does: the rest of the
-//! kernel's work is then done once, not forty times.
+//! stream, and datagrams of one UDP flow, are joined as a network card does: the kernel works once, not forty times.
 
 use std::net::SocketAddr;
 
@@ -75,8 +74,7 @@ impl Inbound {
         self.used = 0;
     }
 
-    /// Takes in datagrams of `segment` bytes each (the last may be shorter) that lie one after the other in `buffer`,
-    /// from `at` to `end`.
+    /// Takes in datagrams of `segment` bytes each (the last may be shorter) that lie in `range` of `buffer`.
     pub(crate) fn take(
         &mut self,
         table: &Table,

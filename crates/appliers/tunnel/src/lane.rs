@@ -1,8 +1,7 @@
 //! The two directions of a lane: one queue of the TUN device and one socket of each family.
 //!
 //! Each direction has one thread, which waits in the kernel for the first packet and takes further ones without
-//! waiting. So a single packet costs as few system calls as possible, packets that come in numbers are handled in
-//! numbers, and those of one flow keep their order.
+//! waiting: few system calls for one packet, many packets at once under load, and those of one flow keep their order.
 
 use std::io;
 use std::sync::Arc;

@@ -1,13 +1,12 @@
 //! The user-space datapath: inner packets from a TUN device to peers over UDP, and back.
 //!
-//! The wire format is the Go flannel's: one inner packet is the payload of one datagram. What makes it fast is
-//! that nothing is done once for each packet that can be done once for many. The kernel hands over packets of
-//! up to 64 KB ([`segment`] cuts them into headers and ranges), takes dozens of datagrams in one call and cuts
-//! them itself ([`outbound`]), hands over what it has joined on arrival, and takes it joined again
-//! ([`inbound`]).
+//! The wire format is the Go flannel's: one inner packet is the payload of one datagram. What can be done once for many
+//! packets is not done for each: the kernel hands over packets of up to 64 KB ([`segment`] cuts them into headers and
+//! ranges), takes dozens of datagrams in one call and cuts them itself ([`outbound`]), hands over what it has joined on
+//! arrival, and takes it joined again ([`inbound`]).
 //!
-//! [`table`], [`outbound`] and [`inbound`] touch memory only. [`lane`] moves packets between them and
-//! [`sys`], [`datapath`] has the threads.
+//! [`table`], [`outbound`] and [`inbound`] touch memory only. [`lane`] moves packets between them and [`sys`],
+//! [`datapath`] has the threads.
 
 mod applier;
 mod checksum;

@@ -1,9 +1,8 @@
 //! Longest-prefix match, built once and read by every packet.
 //!
-//! Subnets of a network lie close together and mostly have one length. So the table is an array over the
-//! range they span, one slot for each subnet of the longest length: a packet costs one subtraction, one
-//! shift and one load. Where that range is too long for an array (a few prefixes far apart), prefixes are
-//! hashed, one map for each length.
+//! Subnets of a network lie close together and mostly have one length, so the table is an array over the range they
+//! span, a slot for each subnet of the longest length: a packet costs a subtraction, a shift and a load. Prefixes too
+//! far apart for that are hashed, one map for each length.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

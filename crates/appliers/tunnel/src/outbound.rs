@@ -86,8 +86,7 @@ impl Outbound {
         Self { max_segments, vnet, is_hop: true, headers, ..Self::default() }
     }
 
-    /// Configures it for packets that are sealed before they are sent: each grows by at most so much, and travels as
-    /// over a cable.
+    /// Configures it for packets that are sealed: each grows by at most so much, and travels as over a cable.
     pub(crate) fn sealed(self, growth: usize) -> Self {
         Self { growth, is_hop: false, ..self }
     }

@@ -1,6 +1,5 @@
-//! Cuts one large packet of the kernel (TSO, USO) into the packets it stands for.
-//!
-//! Only headers are made: payload stays where it was read, and each segment is a header and a range of it.
+//! Cuts one large packet of the kernel (TSO, USO) into the packets it stands for. Only headers are made: payload stays
+//! where it was read.
 
 use crate::checksum::Sum;
 use crate::packet::{self, IpHeader};

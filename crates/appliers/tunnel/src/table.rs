@@ -1,6 +1,5 @@
-//! The table of peers, found by the addresses of their pods.
-//!
-//! A table never changes. A changed peer means a new table that is swapped in; packets of one batch see one table.
+//! The table of peers, found by the addresses of their pods. It never changes: a changed peer means a new table that is
+//! swapped in, and packets of one batch see one table.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -65,8 +64,7 @@ impl Table {
         Self::build(own, Vec::new())
     }
 
-    /// The next table, each peer with its WireGuard state where it has one. Peers that were in the former table as they
-    /// are now keep their counters.
+    /// The next table. Peers that were in the former one just as they are now keep their counters.
     pub(crate) fn next(
         former: &Self,
         own: OwnAddresses,
@@ -97,8 +95,7 @@ impl Table {
         Self { own, v4, v6, senders: OnceLock::new(), peers }
     }
 
-    /// The next table after a change of few peers among many, and the states that are no longer in it. `None` where
-    /// the lookup has no slot for a subnet: it has to be built again.
+    /// The next table after a change of few peers among many, and the states that go. `None`: it must be built again.
     pub(crate) fn changed(
         &self,
         put: impl IntoIterator<Item = (Peer, Option<Arc<wireguard::Peer>>)>,

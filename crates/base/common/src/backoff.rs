@@ -1,5 +1,4 @@
-//! Growing pauses between attempts, so that a broken service is not overloaded, and ten thousand nodes do not retry
-//! in step.
+//! Growing pauses between attempts: no broken service is overloaded, and ten thousand nodes do not retry in step.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! A network interface name: at most 15 bytes, no slash, no white space. `Copy`, so that thousands
-//! of entries can name their device without an allocation each.
+//! A network interface name: at most 15 bytes, no slash, no white space. `Copy`: thousands of entries have one.
 
 use std::fmt;
 use std::str::FromStr;

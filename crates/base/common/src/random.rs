@@ -6,16 +6,13 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::simulation;
 
-/// # Errors
-/// The system has no randomness to give.
+/// Fails if the system has no randomness to give.
 pub fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     fill_with_random(&mut bytes)?;
     Ok(bytes)
 }
 
-/// # Errors
-/// The system has no randomness to give.
 pub fn fill_with_random(bytes: &mut [u8]) -> io::Result<()> {
     if let Some(world) = simulation::world() {
         world.fill_with_random(bytes);

@@ -1,5 +1,4 @@
-//! Removes what looks like a secret from texts that people give away: logs, configurations, output of programs. It
-//! removes too much rather than too little.
+//! Removes what looks like a secret from texts that people give away: rather too much than too little.
 
 const REMOVED: &str = "<removed>";
 /// Words that the name of a secret contains.
@@ -129,8 +128,7 @@ fn word(text: &str) -> &str {
     &text[..text.find(|c| !is_part_of_word(c)).unwrap_or(text.len())]
 }
 
-/// Value at the beginning of a text: up to its closing quotation mark, or to the next blank without what closes a
-/// list. Empty where no value begins.
+/// Value at the beginning of a text, if any: up to its closing quotation mark, or to a blank or what closes a list.
 fn value<'a>(text: &'a str, between: &str) -> &'a str {
     let quote = opening_quote(between);
     if quote.is_none() && text.starts_with(ENDS) {

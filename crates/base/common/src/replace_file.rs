@@ -1,5 +1,4 @@
-//! Atomic replacement of files: readers see either the old or the complete new file, and so does whoever starts after
-//! a crash.
+//! Atomic replacement of files: readers see the old or the complete new file, also after a crash.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -21,8 +20,7 @@ pub fn replace_file(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     sync_directory(path)
 }
 
-/// Replaces `path` by what `make` writes at `temporary`, a path in the same directory. Nothing of it is left after a
-/// failure.
+/// Replaces `path` by what `make` writes at `temporary`, in the same directory. A failure leaves nothing of it.
 pub fn replace_by(
     path: &Path,
     temporary: &Path,

@@ -7,8 +7,7 @@ use zeroize::Zeroize as _;
 
 const HIDDEN: &str = "<secret>";
 
-/// A text that is never shown: not in logs, errors or `{:?}`. It is compared in constant time, and overwritten when
-/// it is dropped.
+/// A text that is not shown in logs, errors or `{:?}`, compared in constant time, and overwritten when dropped.
 #[derive(Clone)]
 pub struct Secret(String);
 

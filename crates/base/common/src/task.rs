@@ -1,5 +1,4 @@
-//! Tasks of the async runtime: each has a name, ends with its owner and logs its panic. Product code starts no
-//! task in another way.
+//! Tasks of the async runtime, the only ones of product code: each has a name, ends with its owner and logs its panic.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -1,5 +1,4 @@
-//! Saying the same thing again and again is noise; saying nothing hides problems. A throttle lets
-//! one through per interval and counts the others.
+//! Lets one message pass per interval and counts the others: repeating it is noise, silence hides problems.
 
 use std::time::{Duration, Instant};
 

@@ -42,8 +42,7 @@ pub struct Worker<C> {
 pub struct Stopped;
 
 impl<C: Send + 'static> Worker<C> {
-    /// Starts a thread. `make` runs in it, in the network namespace of the calling thread. Its log lines carry the
-    /// span of the caller.
+    /// Starts a thread, in the network namespace and with the log span of the caller. `make` runs in it.
     pub fn start<W: Work<Command = C>>(
         name: &'static str,
         queue: usize,

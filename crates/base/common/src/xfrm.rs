@@ -5,8 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// Number that connects flannel's policies with its tunnels, and marks both as flannel's. The Go flannel uses the
-/// same.
+/// Number that connects flannel's policies with its tunnels and marks both. The Go flannel uses the same.
 pub const ESP_REQID: u32 = 11;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,6 +1,5 @@
-//! Frames of a link, past the kernel's own tables: sockets that send and receive them, and the question who answers for an
-//! address, by ARP for IPv4 and by neighbour discovery for IPv6. No firewall filters either, and no router answers. And ICMP
-//! echo, which crosses routers.
+//! Frames of a link, past the kernel's own tables: sockets for them, and who answers for an address, by ARP or
+//! neighbour discovery. No firewall filters either, and no router answers. And ICMP echo, which crosses routers.
 
 mod arp;
 mod echo;

@@ -23,8 +23,7 @@ pub struct AddressQuestion {
     pub link_index: u32,
     /// MAC address of this node's device on the link; what it says itself is not an answer.
     pub own_mac: Mac,
-    /// Address of this node on the link, of the same family, at which it is answered. Without one the question is that of
-    /// a node which does not use the address yet.
+    /// Address of this node on the link, of the same family; without one it asks as a node that does not use it yet.
     pub from: Option<IpAddr>,
     pub address: IpAddr,
 }

@@ -1,5 +1,4 @@
-//! What is wrong where pods do not reach each other, in the words of the probes: what they have found out already, or
-//! what follows from what passed and what did not.
+//! What is wrong where pods do not reach each other: what probes have found, or what follows from the trials.
 
 use crate::protocol::{Cause, TrialOutcome, TrialResult};
 

@@ -1,14 +1,12 @@
-//! Whether pods reach each other: what an operator asks of nodes, the test pod that a node makes for it, and what is
-//! found.
+//! Whether pods reach each other: what an operator asks of nodes, the test pod that a node makes for it, what is found.
 //!
-//! Pure: what is said between operator and nodes ([`protocol`]), packets and what is in them (`packet`, `exchange`), one
-//! conversation each (`udp_trial`, `tcp_trial`), all conversations of a pod (`pod`), what is wrong when one fails
-//! ([`cause`]). At the rim: the pod's devices and its end of them (`in_kernel`), and the thread that it lives in
-//! ([`TestPod`]).
+//! Pure: requests and reports ([`protocol`]), packets and their content (`packet`, `exchange`), one conversation each
+//! (`udp_trial`, `tcp_trial`), all conversations of a pod (`pod`), what is wrong when one fails ([`cause`]). At the
+//! rim: the pod's devices (`in_kernel`), and the thread that it lives in ([`TestPod`]).
 //!
-//! A test pod is a pair of veth devices whose far end is spoken at by this process, in IP packets. To the kernel it is
-//! a pod: what it sends is forwarded, filtered and masqueraded as any pod's is. It takes no namespace, and so no more
-//! rights than the daemon has anyway.
+//! A test pod is a pair of veth devices whose far end is this process. To the kernel it is a pod: what it sends is
+//! forwarded, filtered and masqueraded as any pod's is. It takes no namespace, and so no more rights than the daemon
+//! has anyway.
 
 pub mod cause;
 mod exchange;

@@ -77,8 +77,7 @@ pub(crate) fn write(flow: &Flow, content: &Content) -> Vec<u8> {
 /// `None` for what is broken, in pieces, or something else.
 pub(crate) fn read(packet: &[u8]) -> Option<(Flow, Content)> {
     let ip = IpSlice::from_slice(packet).ok()?;
-    // Summed as it came: a header that was parsed has lost its reserved bit. An intact one, with its checksum, sums up
-    // to nothing.
+    // Summed as it came: parsing drops the reserved bit. An intact header, with its checksum, sums up to nothing.
     let header_is_intact = ip.ipv4().is_none_or(|ip| {
         Sum16BitWords::new().add_slice(ip.header().slice()).ones_complement() == 0
     });

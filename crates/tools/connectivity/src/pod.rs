@@ -1,5 +1,4 @@
-//! All conversations of a test pod: it answers questions and asks others, a few at a time. Pure: packets in,
-//! packets out.
+//! All conversations of a test pod: it answers questions and asks others, a few at a time. Pure: packets in and out.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;

@@ -7,8 +7,7 @@ use flannel_lease::Subnet;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-/// The body of a request. First it names no pods: each node makes its own and says where it is. Then it names them all, and
-/// each node tries them.
+/// Body of a request. Without pods, each node makes its own and says where it is; with pods, each node tries them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct TestRequest {
@@ -42,8 +41,7 @@ impl Pod {
     }
 }
 
-/// The pods that may be sent to, one of each node, and those that may not: whoever writes a request could else have
-/// every node send to any host.
+/// Pods that may be sent to, one of each node, and the others: no request may have every node send to any host.
 pub fn confine(pods: Vec<Pod>, lease_nets: &BTreeSet<IpNet>) -> (Vec<Pod>, Vec<Pod>) {
     let mut nodes = BTreeSet::new();
     let pods = pods.into_iter().filter(|pod| nodes.insert(pod.node.clone()));

@@ -1,6 +1,5 @@
-//! TCP as two test pods speak it with each other: one segment at a time, and who asks sends again what was not
-//! answered. So a connection is made, questions of full size go over it in order, and each is answered; nothing more
-//! is needed to know whether TCP passes, and to a firewall that keeps track it is a connection like any other.
+//! TCP as two test pods speak it: one segment at a time, and who asks repeats what was not answered. Questions of full
+//! size are answered in order: enough to know whether TCP passes, also through a firewall.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

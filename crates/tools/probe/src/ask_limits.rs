@@ -19,8 +19,7 @@ pub(crate) struct AskLimits {
 }
 
 impl AskLimits {
-    /// Whether an ask is to be answered. `is_known`: its address was not forged. `now`: since any moment that stays
-    /// the same.
+    /// Whether to answer. `is_known`: the address was not forged. `now`: since any moment that stays the same.
     pub(crate) fn allow(&mut self, from: IpAddr, is_known: bool, now: Duration) -> bool {
         if now.as_secs() != self.second {
             *self = Self { second: now.as_secs(), ..Self::default() };

@@ -1,13 +1,11 @@
-//! Cookies: who tells one back receives at the address that he sends from. No state is kept for them, and no
-//! key is agreed on: a cookie is a keyed hash of the address, with a secret that this process alone knows and
-//! forgets at its end.
+//! Cookies: who tells one back receives at the address that he sends from. Without state or an agreed key: a cookie is
+//! a keyed hash of the address, with a secret that this process alone knows and forgets at its end.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// A cookie is good for one to two of these: a peer that is probed once an hour need not be challenged each
-/// time.
+/// A cookie is good for one to two of these: who is probed once an hour need not be challenged each time.
 const EPOCH: Duration = Duration::from_secs(6 * 3_600);
 
 #[derive(Default)]

@@ -101,7 +101,7 @@ impl Examination {
         }
     }
 
-    /// What is known of small asks after the first was answered: of many, if some were lost lately or this one took long.
+    /// What is known of small asks after the first answer: of many, if some were lost lately or this one took long.
     async fn ask_more(
         &self,
         family: usize,
@@ -119,8 +119,7 @@ impl Examination {
         Evidence { asks, round_trip: Some(shortest), ..Evidence::default() }
     }
 
-    /// Small asks in succession, and the shortest round trip of them. `goes_on`: whether more are needed after one that took so
-    /// long.
+    /// Small asks in succession, and their shortest round trip. `goes_on`: whether one so long calls for more.
     async fn burst(
         &self,
         exchange: &mut Exchange,

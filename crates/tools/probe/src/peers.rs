@@ -525,9 +525,8 @@ impl Record {
     }
 }
 
-/// How often in succession something must be found before it is believed. A peer that has just been told of
-/// this node's lease needs a moment, and one that is busy may be slow to answer while its kernel is not; what is
-/// measured to the byte is certain.
+/// How often in succession something must be found before it is believed. A peer that was just told of this lease, or
+/// is busy, needs a moment; what is measured to the byte is certain.
 fn doubts_needed(verdict: &ProbeVerdict) -> u8 {
     match verdict {
         ProbeVerdict::Reached

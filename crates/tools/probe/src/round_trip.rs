@@ -1,7 +1,5 @@
-//! Whether a path takes far longer than it has been seen to take.
-//!
-//! A node that is busy answers some asks late; a path that is slow delays all of them. So what counts of a turn is the
-//! shortest round trip of many asks, and it is compared with the shortest that the same path ever had.
+//! Whether a path takes far longer than it has been seen to take. Compared are the shortest round trip of many asks,
+//! for a busy node answers some late, and the shortest that the path ever had.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

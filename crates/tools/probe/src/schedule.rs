@@ -1,9 +1,8 @@
 //! Whom to probe when. Pure: time and randomness are arguments.
 //!
-//! However large the network, a node looks at no more than a handful of peers at a time, at random, and each
-//! has its turn: 10,000 of them within an hour. New and changed peers have theirs at once, and failing peers sooner
-//! again than others. What does not fit into the bandwidth limit of probing, full-sized packets first, is
-//! left to a later turn.
+//! However large the network, a node looks at a handful of peers at a time, at random: 10,000 of them within an hour.
+//! New and changed peers have their turn at once, failing ones sooner again. What the bandwidth limit of probing does
+//! not allow, full-sized packets first, is left to a later turn.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -29,8 +28,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 const RUSH: Duration = Duration::from_millis(3);
 const LONGEST_RUSH: Duration = Duration::from_secs(30);
 
-/// Bytes a second that this node may cause, in asking and in being answered. As much again is caused by others,
-/// who ask it.
+/// Bytes a second that this node may cause by asking, answers included. Others, who ask it, cause as much again.
 const BUDGET: u64 = 950;
 /// Where there are few, more is nothing.
 const FEW: usize = 100;

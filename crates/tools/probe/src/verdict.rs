@@ -81,8 +81,7 @@ pub enum ProbeVerdict {
     MtuBlackHole {
         fits: u32,
     },
-    /// All packets pass; but the largest are cut up on the way, and put together again, for the path carries no
-    /// more than so many bytes.
+    /// All packets pass, but the largest are cut up on the way: the path carries no more than so many bytes.
     Fragmented {
         carries: u32,
     },
@@ -119,8 +118,7 @@ pub enum Direction {
 }
 
 impl Evidence {
-    /// Whether who answered is not the machine of the lease. A node that tells no machine is not suspected: it has no
-    /// machine id, or is older.
+    /// Whether who answered is not the machine of the lease. A node that tells no machine, as older ones, is trusted.
     fn is_of_another(&self, answered: &ProbeAnswer) -> bool {
         self.machine.zip(answered.machine).is_some_and(|(announced, answers)| announced != answers)
     }
@@ -182,8 +180,7 @@ impl ProbeVerdict {
         }
     }
 
-    /// One word for programs, the layer of the fault, whether pods' packets pass, all of them, and whether anything came
-    /// back through the overlay, or could.
+    /// Name for programs, layer of the fault, whether all of pods' packets pass, whether something came back, or could.
     fn facts(&self) -> (&'static str, Option<Layer>, bool, bool) {
         match self {
             Self::Reached => ("reached", None, true, true),

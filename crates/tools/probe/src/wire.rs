@@ -68,8 +68,7 @@ pub enum Reply {
 pub struct Answer {
     pub nonce: u64,
     pub standing: Standing,
-    /// How long ago an ask of this asker came through the overlay, in the family that is asked about and with a
-    /// checksum.
+    /// Time since an ask of this asker came through the overlay, in the family asked about and with a checksum.
     pub heard: Option<Duration>,
     /// How many bytes of the ask have arrived.
     pub size: u16,

@@ -89,8 +89,7 @@ pub fn end_processes(device: &str) -> io::Result<()> {
 }
 
 impl Client {
-    /// Finds the process, and starts it if there is none. One of another program than this is replaced: a new one
-    /// takes over its work without a packet lost.
+    /// Finds or starts the process. A new one takes over from one of another program, without a packet lost.
     pub fn find_or_start(directory: &Path, device: &str) -> Result<Self, TunnelError> {
         let socket = &socket_path(directory, device);
         match Self::find(socket) {
@@ -214,8 +213,7 @@ impl Client {
         processes::end(&others).map_err(TunnelError::Start)
     }
 
-    /// Whether the connection ends in time. It does when no thread of the process can use it any more, nor anything
-    /// else that it had open.
+    /// Whether the connection ends in time: when no thread of the process can use anything any more that it had open.
     fn waits_for_end(&self, limit: Duration) -> bool {
         let end = Instant::now() + limit;
         while self.is_readable(end.saturating_duration_since(Instant::now())) {

@@ -1,5 +1,4 @@
-//! Tunnel processes as the system sees them: which ones serve a device, whether one of them is stopped, and their
-//! end.
+//! Tunnel processes as the system sees them: which ones serve a device, whether one is stopped, and their end.
 
 use std::fs;
 use std::io;

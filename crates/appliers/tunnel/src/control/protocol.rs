@@ -23,12 +23,10 @@ use crate::counters::CounterSnapshot;
 use crate::datapath::FeaturesInUse;
 use crate::wireguard::HandedPeer;
 
-/// Changed when either side would misunderstand the other. A process of another version hands its work over, which
-/// every version can.
+/// Changed when either side would misunderstand the other. Every version can hand its work over to any other.
 pub(crate) const VERSION: u32 = 1;
 
-/// Largest message: more than ten thousand peers take, with three sessions each that are in full use, and no more
-/// than anybody may make us keep.
+/// Largest message: more than 10,000 peers take with three full sessions each; nobody makes us keep more.
 const MAX_BYTES: usize = 128 << 20;
 /// Descriptors that one message carries; the kernel allows 253.
 const MAX_DESCRIPTORS: usize = 200;
@@ -56,8 +54,7 @@ pub(crate) enum Request {
     Totals,
     /// Also listen on the socket that comes with this.
     Listen,
-    /// Stop serving and hand over what is served. If `End` does not follow, serving goes on, with new sessions: those
-    /// that were handed over are not used again.
+    /// Stop serving and hand over what is served. Unless `End` follows, serving goes on, with new sessions.
     HandOver,
     /// Prepare to go on with what another has handed over; its descriptors come with this.
     Adopt(Box<Handed>),

@@ -28,8 +28,7 @@ const NO_DEVICE: &str = "it has no device yet";
 /// Time limit of a hand-over. Packets wait meanwhile.
 const HAND_OVER_LIMIT: Duration = Duration::from_secs(15);
 
-/// Serves until it is told to end. Its standard input is a connection to its starter, and ends it as long as it
-/// serves nothing: nobody else knows of it.
+/// Serves until it is told to end. The end of its standard input, its starter, ends it while it serves nothing.
 pub fn run() -> io::Result<()> {
     // Away from the terminal and the process group of the daemon: what ends those must not end this.
     let _ = rustix::process::setsid();
@@ -74,8 +73,7 @@ impl Service {
     }
 
     fn serve(self: Arc<Self>) -> io::Result<()> {
-        // Notifications about devices. Without them a device that was moved away is missed only when its config is sent
-        // again.
+        // Optional: without it a device that was moved away is missed only when its config is sent again.
         let links = Socket::listen(Protocol::Route, libc::RTMGRP_LINK as u32);
         let links = links.inspect_err(|error| tracing::debug!("devices are not watched: {error}"));
         let mut links = links.ok();
@@ -267,10 +265,9 @@ impl Service {
         Ok(Answer::Done)
     }
 
-    /// Hands over. Packets wait in the queues of the device and of the sockets until the other process serves them,
-    /// or, should that fail, this one again. Sessions that were handed over are not used here again, whether they
-    /// came to be used there or not: two that count by themselves would use numbers twice. A client that begins this
-    /// and does not end it is not listened to again: that is an error.
+    /// Hands over. Packets wait in the queues of the device and of the sockets until the other process serves them, or,
+    /// should that fail, this one again. Sessions that were handed over are never used here again: two processes that
+    /// count by themselves would use numbers twice. The error is that of a client that does not end what it has begun.
     fn hand_over(&self, stream: &UnixStream) -> io::Result<()> {
         let refuse = |why: &str| send(stream, &Answer::Failed(why.to_owned()), &[]);
         let mut guard = self.served.lock();

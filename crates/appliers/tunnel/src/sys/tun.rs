@@ -24,8 +24,7 @@ pub(crate) struct TunFeatures {
 #[derive(Debug)]
 pub(crate) struct TunQueue(File);
 
-/// Opens a device, or makes it, with as many of the requested queues as possible. Features that are missing are left
-/// out.
+/// Opens or makes a device with as many of the requested queues and features as the kernel has.
 pub(crate) fn open(
     name: &str,
     queues: usize,

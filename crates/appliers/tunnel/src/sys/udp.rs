@@ -121,8 +121,7 @@ pub(crate) fn path_mtu(to: SocketAddr) -> io::Result<u32> {
     Ok(if to.is_ipv4() { ip_mtu(&socket) } else { ipv6_mtu(&socket) }?)
 }
 
-/// Memory for one call that is used again by the next. Pointers in here are set before each call and mean nothing
-/// afterwards.
+/// Memory that each call uses again. Pointers in here are set before each call and mean nothing afterwards.
 #[derive(Default)]
 pub(crate) struct Sender {
     pieces: Vec<libc::iovec>,
@@ -155,8 +154,7 @@ impl SegmentControl {
 }
 
 impl Sender {
-    /// Sends messages in order, and returns how many were sent before the first that failed, with the reason. All
-    /// must go to one family.
+    /// Sends messages, all to one family. Returns how many were sent before the first that failed, with the reason.
     pub(crate) fn send(
         &mut self,
         socket: &UdpSocket,
@@ -196,8 +194,7 @@ impl Sender {
             pieces = unsafe { pieces.add(message.pieces.len()) };
         }
         let count = self.calls.len() as libc::c_uint;
-        // SAFETY: what the calls point to is held by `self` and the caller until this returns, and is not
-        // moved.
+        // SAFETY: what the calls point to is held, unmoved, by `self` and the caller until this returns.
         let sent = unsafe {
             libc::sendmmsg(
                 socket.fd.as_raw_fd(),
@@ -272,8 +269,7 @@ impl Receiver {
             header.msg_flags = 0;
         }
         let flags = libc::MSG_WAITFORONE;
-        // SAFETY: what the calls point to is held by `self` and the caller until this returns, and is not
-        // moved.
+        // SAFETY: what the calls point to is held, unmoved, by `self` and the caller until this returns.
         let received = unsafe {
             let calls = self.calls.as_mut_ptr();
             let none = std::ptr::null_mut();

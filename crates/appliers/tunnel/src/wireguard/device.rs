@@ -94,8 +94,7 @@ impl Wireguard {
         CLOCK_START + self.epoch.elapsed()
     }
 
-    /// Applies another key. What others have encrypted for the former one is still read; what is sent waits for
-    /// sessions with the new one.
+    /// Applies another key. What was encrypted for the former one is still read; what is sent waits for new sessions.
     pub(crate) fn configure(&self, config: &WireguardDevice) {
         self.mtu.store(config.mtu as usize, Ordering::Relaxed);
         if self.identity.load().private == config.private_key {
@@ -130,9 +129,8 @@ impl Wireguard {
         known.flat_map(|(config, _)| config.allowed.iter().copied()).collect()
     }
 
-    /// Adds or changes peers. `gone` are those that are removed when nothing leads to them any more. Returns the
-    /// peers among these that have a new key, to be greeted when packets find them: what they have for us waits until
-    /// both have agreed upon a session.
+    /// Adds or changes peers; `gone` are removed when nothing leads to them any more. Returns those with a new key, to
+    /// be greeted when packets find them: what they have for us waits until both have agreed upon a session.
     pub(crate) fn put(&self, put: &[WireguardPeer], gone: &[PublicKey]) -> Vec<Arc<Peer>> {
         let now = self.now();
         let mut all = self.peers.write();
@@ -226,8 +224,7 @@ impl Wireguard {
         }
     }
 
-    /// Sets the sessions of a peer. The caller holds the peer's handshake state, so that changes come one after the
-    /// other.
+    /// Sets the sessions of a peer, whose handshake state the caller holds: one change comes after the other.
     pub(super) fn set_sessions(&self, peer: &Arc<Peer>, next: Sessions) {
         let mut indices = self.indices.write();
         let former = peer.sessions.swap(Arc::new(next.clone()));
@@ -305,8 +302,7 @@ impl Wireguard {
         padded(len, self.mtu.load(Ordering::Relaxed))
     }
 
-    /// Takes out what the next process goes on with. It leaves no session here: should no other process come to use
-    /// them, peers are asked for new ones.
+    /// Takes out what the next process goes on with. No session is left here: should none come, new ones are made.
     pub(crate) fn hand_over(&self) -> Vec<HandedPeer> {
         let now = self.now();
         let over =

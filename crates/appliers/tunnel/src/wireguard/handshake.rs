@@ -254,8 +254,7 @@ impl ReceivedInitiation {
     }
 }
 
-/// Timestamp of an initiation: rounded, so that it tells little of this machine's clock; and later than any made 20
-/// ms before.
+/// Timestamp of an initiation, rounded: it tells little of this clock, and is later than any made 20 ms before.
 fn timestamp(clock: SystemTime) -> Timestamp {
     const TAI: u64 = 0x4000_0000_0000_000a;
     const WHOLE: u32 = 0x0100_0000;

@@ -82,8 +82,7 @@ impl Wireguard {
         strange
     }
 
-    /// Handles a packet of an unknown session: this process was started again, or the peer has been asleep. The
-    /// peer's address is known, so it is asked for another session before it finds out by itself.
+    /// Handles a packet of an unknown session, after a restart of either side: its peer is asked for another at once.
     fn on_unknown_session(&self, from: SocketAddr) {
         if let Some(peer) = self.peer_at(from)
             && peer.session(self.now()).is_none()
@@ -155,8 +154,7 @@ impl Wireguard {
         self.send_waiting(&peer, true);
     }
 
-    /// Notes the first packet of a session that the other side began: it has our answer, and the session is used from
-    /// now on.
+    /// Notes the first packet of a session that the other side began: it has our answer, and the session is used.
     fn confirm(&self, peer: &Arc<Peer>, session: &Arc<Session>) {
         let handshake = peer.handshake.lock();
         let sessions = Sessions::clone(&peer.sessions.load());

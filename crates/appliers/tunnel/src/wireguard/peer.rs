@@ -27,8 +27,7 @@ pub(super) struct Sessions {
     pub(super) current: Option<Arc<Session>>,
     /// Former session, of which packets may still be under way.
     pub(super) previous: Option<Arc<Session>>,
-    /// Session of a handshake that the other side began: used when the other side uses it, for only then is it known
-    /// to have our answer.
+    /// Session that the other side began, used once that side uses it: only then it is known to have our answer.
     pub(super) next: Option<Arc<Session>>,
 }
 
@@ -138,8 +137,7 @@ impl Peer {
         peer
     }
 
-    /// Applies another config. A peer that has moved by itself keeps its address, unless another one is announced
-    /// than before.
+    /// Applies another config. A peer that has moved by itself stays there, unless another address is announced.
     pub(super) fn configure(
         &self,
         former: Option<&WireguardPeer>,

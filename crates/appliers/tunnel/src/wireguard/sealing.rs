@@ -1,5 +1,4 @@
-//! Handles what goes to the underlay: a batch of messages, each sealed datagram by datagram into one new run of
-//! bytes.
+//! Handles what goes to the underlay: messages, each sealed datagram by datagram into one new run of bytes.
 
 use std::sync::Arc;
 

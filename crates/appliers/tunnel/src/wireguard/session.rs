@@ -121,8 +121,7 @@ impl Session {
         message
     }
 
-    /// Decrypts a packet in its place and returns its length, behind its header. `None` if it is not authentic, or
-    /// has come before.
+    /// Decrypts a packet in place and returns its length behind its header; `None` if forged or repeated.
     pub(super) fn open(&self, message: &mut [u8]) -> Option<usize> {
         let counter = counter(message);
         if counter >= MAX_PACKETS || !self.seen.lock().may_take(counter) {
@@ -133,8 +132,7 @@ impl Session {
         self.seen.lock().take(counter).then_some(opened)
     }
 
-    /// Takes out what the next process goes on with. Keys that have left are not used here again: the session is
-    /// useless from then on, even to a thread that still has it.
+    /// Takes out what the next process goes on with. From then on it is useless here, even to a thread that has it.
     pub(super) fn hand_over(&self, now: Duration) -> HandedSession {
         // First, so that the number below is one that nobody exceeds.
         self.departed.store(true, Ordering::SeqCst);

@@ -103,8 +103,7 @@ fn make_pair(
     Err(format!("cannot {attempted}: {taken} is there already, and so are all before it"))
 }
 
-/// Removes what test pods of processes that were killed have left. Not to be called while this node has one that is
-/// in use.
+/// Removes what test pods of killed processes have left. Not to be called while this node has one in use.
 pub fn sweep() {
     addresses::sweep();
     let Ok(mut kernel) = Connection::open(Protocol::Route) else { return };

@@ -1,5 +1,4 @@
-//! What the kernel shows us of all that passes: frames about as long as a marked packet, in the clear or in a tunnel.
-//! The rest of the node's traffic costs an instruction or two a frame.
+//! Filter of the kernel for frames about as long as a marked packet, in the clear or in a tunnel. Others cost little.
 
 use flannel_link::ECHO_HEADER;
 

@@ -1,8 +1,7 @@
 //! Packets that bear a mark, and the devices at which they are seen.
 //!
-//! What is sent is an echo request from pod to pod. The kernel of the other pod answers it with the same mark, so one
-//! packet shows both ways. Every node looks at the frames of its devices for the mark ([`Watch`]): in a tunnel that
-//! does not encrypt it is there as well, behind the headers of the tunnel.
+//! Sent is an echo request from pod to pod; the kernel of the other pod answers it with the same mark. Every node looks
+//! for the mark at the frames of its devices ([`Watch`]): it is there in a tunnel, too, unless that encrypts.
 
 mod filter;
 pub mod request;
@@ -160,8 +159,7 @@ impl Mark {
         echo_request(is_v6, (self.0 >> 48) as u16, number, &bytes)
     }
 
-    /// Sends one such packet, from the network namespace of this thread; a small one, or a large one. It needs
-    /// `CAP_NET_RAW`.
+    /// Sends one such packet, small or large, from the network namespace of this thread. It needs `CAP_NET_RAW`.
     pub fn send(
         self,
         from: IpAddr,

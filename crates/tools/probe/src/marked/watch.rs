@@ -62,8 +62,7 @@ pub struct WatchResult {
     pub round_trips: [Option<Duration>; 2],
 }
 
-/// How often a frame was seen at each place. Anybody who has seen the mark can make frames that bear it, from and to
-/// as many addresses as he likes.
+/// How often a frame was seen at each place. Bounded: whoever has seen the mark can send it from and to any address.
 #[derive(Default)]
 struct SeenFrames(BTreeMap<Key, u32>);
 
@@ -95,8 +94,7 @@ impl Watch {
         Ok(Self { socket, mark, devices })
     }
 
-    /// Blocks until it is ended, or for so long. `quiet`: it ends when something was seen, and then nothing for this
-    /// long.
+    /// Blocks until it is ended, or for `limit`. It also ends after `quiet` without a frame, once one was seen.
     pub fn look(
         self,
         ended: &WatchEnd,

@@ -1,5 +1,4 @@
-//! One ask and its answer, with a socket of its own: the kernel then lets nothing in but what comes from the
-//! address that was asked, and tells if nobody listens there.
+//! One ask and its answer, with a socket of its own: the kernel lets in only the answer, or tells that nobody listens.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
