@@ -120,7 +120,8 @@ pub(crate) struct Sources {
     pub(crate) queues: Vec<Arc<TunQueue>>,
     /// Sockets of each lane, one of every family.
     pub(crate) sockets: Vec<Vec<Arc<UdpSocket>>>,
-    pub(crate) in_use: FeaturesInUse,
+    tun: TunFeatures,
+    udp: UdpFeatures,
     place: DevicePlace,
 }
 
@@ -161,7 +162,10 @@ impl Datapath {
         // Where the device was made was known to the former process only; it is found by its current name.
         let name = queues.first().map(|queue| queue.device_name()).transpose()?;
         let place = DevicePlace::find(name.as_deref().unwrap_or_default())?;
-        let datapath = Self::prepare(config, Sources { queues, sockets, in_use, place })?;
+        let (tso, uso) = (in_use.tso, in_use.uso);
+        let tun = TunFeatures { tso, uso, multi_queue: in_use.lanes > 1 };
+        let udp = UdpFeatures { gso: in_use.udp_gso, gro: in_use.udp_gro };
+        let datapath = Self::prepare(config, Sources { queues, sockets, tun, udp, place })?;
         if let Some(device) = &datapath.shared.wireguard {
             device.adopt(wireguard);
             datapath.follow_wireguard(&HashSet::new());
@@ -195,8 +199,16 @@ impl Datapath {
     }
 
     pub fn in_use(&self) -> FeaturesInUse {
-        let udp_gso = self.sources.in_use.udp_gso && !self.shared.is_gso_lost();
-        FeaturesInUse { udp_gso, ..self.sources.in_use }
+        let Sources { queues, tun, udp, .. } = &self.sources;
+        let threads = queues.len() * (1 + self.config.bind.len());
+        FeaturesInUse {
+            tso: tun.tso,
+            uso: tun.uso,
+            udp_gso: udp.gso && !self.shared.is_gso_lost(),
+            udp_gro: udp.gro,
+            lanes: queues.len(),
+            threads,
+        }
     }
 
     pub fn config(&self) -> &TunnelDevice {
@@ -219,9 +231,7 @@ impl Datapath {
             let lanes = self.sources.queues.len();
             let (sockets, udp) = open_sockets(&config, lanes, &self.bound_sockets())?;
             self.halt();
-            self.sources.sockets = sockets;
-            self.sources.in_use.udp_gso = udp.gso;
-            self.sources.in_use.udp_gro = udp.gro;
+            (self.sources.sockets, self.sources.udp) = (sockets, udp);
             self.serve()?;
         }
         if *own != self.config.own {
@@ -398,19 +408,17 @@ impl Datapath {
         Arc::clone(&self.shared.alarm)
     }
 
-    /// Whether the device has been moved to another network namespace.
-    pub(crate) fn has_lost_device(&self) -> bool {
-        self.sources.place.is_left()
-    }
-
-    pub(crate) fn raise_alarm(&self) {
-        self.shared.raise_alarm();
+    /// Raises the alarm if the device has been moved to another network namespace, which its queues do not tell.
+    pub(crate) fn look_for_device(&self) {
+        if self.sources.place.is_left() {
+            self.shared.raise_alarm();
+        }
     }
 
     /// Opens the device again, or makes a new one.
     pub(crate) fn reopen(&mut self) -> Result<(), DatapathError> {
         self.halt();
-        if self.has_lost_device() {
+        if self.sources.place.is_left() {
             // Nobody serves it where it is now.
             self.sources.queues.iter().for_each(|queue| queue.forget_device());
         }
@@ -419,14 +427,10 @@ impl Datapath {
             .and_then(|opened| Ok((opened, DevicePlace::find(&self.config.device)?)));
         self.problem = opened.as_ref().err().map(ToString::to_string);
         let ((queues, tun), place) = opened?;
-        self.sources.place = place;
+        (self.sources.queues, self.sources.tun, self.sources.place) = (queues, tun, place);
         // One alarm wakes all threads.
         let mut count = [0; 8];
         let _ = rustix::io::read(&*self.shared.alarm, &mut count);
-        self.sources.queues = queues;
-        self.sources.in_use.tso = tun.tso;
-        self.sources.in_use.uso = tun.uso;
-        self.sources.in_use.lanes = self.sources.queues.len();
         self.serve()
     }
 
@@ -463,7 +467,7 @@ impl Datapath {
                 Ok(())
             })?);
         }
-        let in_use = self.sources.in_use;
+        let in_use = self.in_use();
         for (queue, sockets) in self.sources.queues.iter().zip(&self.sources.sockets) {
             let shared = &self.shared;
             let mut out = OutboundLane::new(Arc::clone(queue), sockets.clone(), shared, in_use);
@@ -523,15 +527,7 @@ fn open(config: &TunnelDevice) -> Result<Sources, DatapathError> {
     let (queues, tun) = open_device(config, lanes)?;
     let (sockets, udp) = open_sockets(config, queues.len(), &BTreeMap::new())?;
     let place = DevicePlace::find(&config.device)?;
-    let in_use = FeaturesInUse {
-        tso: tun.tso,
-        uso: tun.uso,
-        udp_gso: udp.gso,
-        udp_gro: udp.gro,
-        lanes: queues.len(),
-        threads: queues.len() * (1 + config.bind.len()),
-    };
-    Ok(Sources { queues, sockets, in_use, place })
+    Ok(Sources { queues, sockets, tun, udp, place })
 }
 
 fn open_device(

@@ -4,7 +4,7 @@
 //! span, a slot for each subnet of the longest length: a packet costs a subtraction, a shift and a load. Prefixes too
 //! far apart for that are hashed, one map for each length.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// Largest number of slots in an array: 4 MB.
@@ -76,21 +76,13 @@ impl Lookup {
     }
 
     fn maps(bits: u8, prefixes: &[(Prefix, u32)]) -> Self {
-        let mut maps: Vec<(u32, PrefixMap)> = Vec::new();
+        let mut maps: BTreeMap<u32, PrefixMap> = BTreeMap::new();
         for (prefix, value) in prefixes {
             let shift = u32::from(bits - prefix.len);
-            let at = match maps.binary_search_by_key(&shift, |(shift, _)| *shift) {
-                Ok(at) => at,
-                Err(at) => {
-                    maps.insert(at, (shift, HashMap::default()));
-                    at
-                }
-            };
-            if let Some((_, map)) = maps.get_mut(at) {
-                map.entry(prefix.address.checked_shr(shift).unwrap_or(0)).or_insert(*value);
-            }
+            let key = prefix.address.checked_shr(shift).unwrap_or(0);
+            maps.entry(shift).or_default().entry(key).or_insert(*value);
         }
-        Self(LookupKind::Maps(maps))
+        Self(LookupKind::Maps(maps.into_iter().collect()))
     }
 
     /// Slot of one prefix, where it can be changed without regard to others. `bits` is the length of addresses.

@@ -8,5 +8,5 @@ mod packet_socket;
 mod who_has;
 
 pub use echo::{ECHO_HEADER, EchoReply, Pinger, echo_request, open_echo_socket};
-pub use packet_socket::open_packet_socket;
+pub use packet_socket::{instruction, open_packet_socket};
 pub use who_has::{AddressQuestion, AnswerTiming};

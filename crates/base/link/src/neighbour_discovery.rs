@@ -7,6 +7,8 @@ use etherparse::{Icmpv6Type, NetSlice, PacketBuilder, SlicedPacket, TransportSli
 use flannel_common::Mac;
 use libc::sock_filter;
 
+use crate::instruction;
+
 const ETHERNET: usize = 14;
 const IPV6: usize = 40;
 const ICMPV6: u8 = 58;
@@ -59,24 +61,17 @@ pub(crate) fn advertiser(frame: &[u8], address: Ipv6Addr) -> Option<Mac> {
 
 /// The kernel's filter for advertisements: a busy link would fill the socket with everything else.
 pub(crate) fn only_advertisements() -> [sock_filter; 6] {
-    let load_byte =
-        |offset: usize| instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, offset);
-    let skip_unless = |value: u8, skipped| {
-        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, skipped, usize::from(value))
-    };
-    let accept = |length| instruction(libc::BPF_RET | libc::BPF_K, 0, length);
+    const LOAD_BYTE: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_ABS;
+    const IF_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    const ACCEPT: u32 = libc::BPF_RET | libc::BPF_K;
     [
-        load_byte(ETHERNET + 6),
-        skip_unless(ICMPV6, 3),
-        load_byte(ETHERNET + IPV6),
-        skip_unless(ADVERTISEMENT, 1),
-        accept(usize::from(u16::MAX)),
-        accept(0),
+        instruction(LOAD_BYTE, (ETHERNET + 6) as u32, 0, 0),
+        instruction(IF_EQUAL, ICMPV6.into(), 0, 3),
+        instruction(LOAD_BYTE, (ETHERNET + IPV6) as u32, 0, 0),
+        instruction(IF_EQUAL, ADVERTISEMENT.into(), 0, 1),
+        instruction(ACCEPT, u16::MAX.into(), 0, 0),
+        instruction(ACCEPT, 0, 0, 0),
     ]
-}
-
-fn instruction(code: u32, jump_if_not: u8, value: usize) -> sock_filter {
-    sock_filter { code: code as u16, jt: 0, jf: jump_if_not, k: value as u32 }
 }
 
 #[cfg(test)]

@@ -9,19 +9,17 @@ const ANSWER: &[u8; 4] = b"FLT!";
 pub(crate) const SMALLEST: usize = 4 + 8 + 16;
 
 pub(crate) fn question(number: u64, size: usize) -> Vec<u8> {
-    let mut bytes = ASK.to_vec();
-    bytes.extend(number.to_be_bytes());
-    bytes.extend([0; 16]);
-    fill(bytes, number, size)
+    message(ASK, number, [0; 16], size)
 }
 
 /// What there is to say to a question that seems to come from there; `None` if it is not a question.
 pub(crate) fn answer(question: &[u8], from: IpAddr) -> Option<Vec<u8>> {
     let number = read(question, ASK)?;
-    let mut bytes = ANSWER.to_vec();
-    bytes.extend(number.to_be_bytes());
-    bytes.extend(mapped(from).octets());
-    Some(fill(bytes, number, question.len()))
+    let from = match from {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    Some(message(ANSWER, number, from.octets(), question.len()))
 }
 
 /// From which address the question seemed to come, if this is its answer, whole and unchanged.
@@ -38,23 +36,15 @@ fn read(bytes: &[u8], word: &[u8; 4]) -> Option<u64> {
     (rest == filling(number, rest.len())).then_some(number)
 }
 
-fn fill(mut bytes: Vec<u8>, number: u64, size: usize) -> Vec<u8> {
-    let rest = size.saturating_sub(bytes.len());
-    bytes.extend(filling(number, rest));
-    bytes
+fn message(word: &[u8; 4], number: u64, address: [u8; 16], size: usize) -> Vec<u8> {
+    let rest = filling(number, size.saturating_sub(SMALLEST));
+    [&word[..], &number.to_be_bytes(), &address, &rest].concat()
 }
 
 fn filling(number: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     fastrand::Rng::with_seed(number).fill(&mut bytes);
     bytes
-}
-
-fn mapped(ip: IpAddr) -> Ipv6Addr {
-    match ip {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-        IpAddr::V6(ip) => ip,
-    }
 }
 
 #[cfg(test)]

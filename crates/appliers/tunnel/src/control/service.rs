@@ -114,7 +114,9 @@ impl Service {
                 // What has changed is not read: an overflow of the queue means the same.
                 let is_lost = |error: io::Error| error.raw_os_error() == Some(libc::ENOBUFS);
                 while links.receive_now().map_or_else(is_lost, |_| true) {}
-                self.look_for_device();
+                let served = self.served.lock();
+                let serving = served.datapath.as_ref().filter(|_| served.is_serving());
+                serving.into_iter().for_each(Datapath::look_for_device);
             }
             if broken {
                 self.reopen();
@@ -138,16 +140,6 @@ impl Service {
             at_its_end(&this);
         })?;
         Ok(())
-    }
-
-    /// Looks whether somebody has moved the device to another network namespace, which its queues do not tell.
-    fn look_for_device(&self) {
-        let served = self.served.lock();
-        if let Some(datapath) = served.datapath.as_ref().filter(|_| served.is_serving())
-            && datapath.has_lost_device()
-        {
-            datapath.raise_alarm();
-        }
     }
 
     /// Opens the device again: somebody has removed it, moved it away, or turned it into something else.
@@ -226,9 +218,7 @@ impl Service {
             }
             (Request::Configure(config), Some(datapath)) => {
                 let done = datapath.configure(config);
-                if datapath.has_lost_device() {
-                    datapath.raise_alarm();
-                }
+                datapath.look_for_device();
                 done?;
             }
             (Request::Configure(config), none) => {

@@ -154,12 +154,9 @@ impl Session {
         if !seen.is_whole() {
             return None;
         }
+        let (sent, seen, retired) = (sent.into(), Mutex::new(seen), retired.into());
         let made = now.saturating_sub(age);
-        let session = Self::new(local, remote, initiator, keys, made);
-        session.sent.store(sent, Ordering::Relaxed);
-        *session.seen.lock() = seen;
-        session.retired.store(retired, Ordering::Relaxed);
-        Some(session)
+        Some(Self { sent, seen, retired, ..Self::new(local, remote, initiator, keys, made) })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Filter of the kernel for frames about as long as a marked packet, in the clear or in a tunnel. Others cost little.
 
-use flannel_link::ECHO_HEADER;
+use flannel_link::{ECHO_HEADER, instruction};
 
 use super::{LargePacket, PAYLOAD};
 
@@ -30,8 +30,4 @@ pub(super) fn program(large: Option<LargePacket>) -> Vec<libc::sock_filter> {
         instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
     ]);
     program
-}
-
-fn instruction(code: u32, value: u32, if_true: u8, if_false: u8) -> libc::sock_filter {
-    libc::sock_filter { code: code as u16, jt: if_true, jf: if_false, k: value }
 }
