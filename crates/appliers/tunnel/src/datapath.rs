@@ -84,7 +84,6 @@ pub(crate) struct Shared {
     pub(crate) table: Arc<ArcSwap<Table>>,
     /// Counters of packets that belong to no peer.
     pub(crate) counters: Counters,
-    /// Counters of peers that are gone.
     departed: Counters,
     /// Seals and opens packets, a batch at a time; `None` where they travel as they are, as with the Go flannel.
     pub(crate) wireguard: Option<Wireguard>,
@@ -336,7 +335,6 @@ impl Datapath {
         former.changed(placed, before)
     }
 
-    /// Builds the table from the networks behind each peer.
     fn follow_wireguard(&self, gone: &HashSet<PublicKey>) {
         let Some(wireguard) = &self.shared.wireguard else { return };
         let former = self.shared.table.load_full();
@@ -363,7 +361,6 @@ impl Datapath {
         }
     }
 
-    /// Peers in the order of their subnets.
     pub fn peers(&self) -> Vec<(Peer, CounterSnapshot)> {
         let table = self.shared.table.load();
         let peers = table.peers().iter();
@@ -415,7 +412,6 @@ impl Datapath {
         }
     }
 
-    /// Opens the device again, or makes a new one.
     pub(crate) fn reopen(&mut self) -> Result<(), DatapathError> {
         self.halt();
         if self.sources.place.is_left() {

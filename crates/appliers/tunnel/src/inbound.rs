@@ -22,7 +22,6 @@ const ACK: u8 = 0x10;
 const PSH: u8 = 0x08;
 const ECE: u8 = 0x40;
 
-/// One write to the device.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceWrite {
     pub(crate) vnet: [u8; vnet::LEN],
@@ -296,7 +295,6 @@ impl DeviceWrite {
         .write(flow.ip.v6);
     }
 
-    /// Counts packets that the device refused.
     pub(crate) fn refused(&self, table: &Table) {
         table.peers()[self.peer as usize]
             .counters

@@ -40,7 +40,6 @@ pub(crate) struct DeviceLost;
 
 type TableCache = Cache<Arc<arc_swap::ArcSwap<Table>>, Arc<Table>>;
 
-/// From the device to the peers.
 pub(crate) struct OutboundLane {
     tun: Arc<TunQueue>,
     sockets: Vec<Arc<UdpSocket>>,
@@ -184,7 +183,6 @@ impl OutboundLane {
     }
 }
 
-/// A message whose datagrams are sent one by one.
 struct SingleDatagrams<'a> {
     socket: &'a UdpSocket,
     table: &'a Table,
@@ -266,7 +264,6 @@ fn wait_writable(socket: &UdpSocket) -> bool {
     poll(&mut wait, Some(&SEND_LIMIT)).is_ok_and(|ready| ready > 0)
 }
 
-/// From the peers to the device.
 pub(crate) struct InboundLane {
     socket: Arc<UdpSocket>,
     tun: Arc<TunQueue>,

@@ -34,7 +34,6 @@ impl Piece {
         &from[self.at as usize..][..self.len as usize]
     }
 
-    /// Bytes of a datagram.
     pub(crate) fn concat(pieces: &[Self], read: &[u8], made: &[u8]) -> Vec<u8> {
         pieces.iter().map(|piece| piece.of(read, made)).collect::<Vec<_>>().concat()
     }
@@ -51,7 +50,6 @@ pub(crate) struct Message {
     closed: bool,
 }
 
-/// What decides about a batch of packets.
 #[derive(Clone, Copy)]
 pub(crate) struct BatchContext<'a> {
     pub(crate) table: &'a Table,
@@ -96,7 +94,6 @@ impl Outbound {
         (&mut self.messages[..self.used], &mut self.headers)
     }
 
-    /// Keeps some messages, and removes the others.
     pub(crate) fn keep(&mut self, is_kept: impl Fn(&Message) -> bool) {
         let mut kept = 0;
         for at in 0..self.used {

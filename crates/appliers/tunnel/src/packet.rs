@@ -15,7 +15,6 @@ pub(crate) struct IpHeader {
     pub(crate) v6: bool,
     /// Length of the IP header alone; the protocol's header follows.
     pub(crate) len: usize,
-    /// Length of the whole packet.
     pub(crate) total: usize,
     /// TCP and UDP only where their complete header follows at once: not in later fragments.
     pub(crate) protocol: u8,
@@ -108,7 +107,6 @@ pub(crate) fn complete_checksum(packet: &mut [u8], start: usize, offset: usize, 
     true
 }
 
-/// Sequence number of a complete TCP header.
 pub(crate) fn sequence(tcp: &[u8]) -> u32 {
     u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]])
 }

@@ -15,7 +15,6 @@ use crate::Throttle;
 /// Pause after a failed accept: out of descriptors or memory, or the client has left. All of these pass.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// Bounds the number of connections.
 #[derive(Clone, Copy, Debug)]
 pub enum ConnectionLimit {
     /// The `serve` function bounds them.

@@ -7,7 +7,6 @@ use std::fmt::Display;
 pub struct OperatorCommands {
     /// Whether a lease is the podCIDR of a Node, and ends with it.
     pub leases_are_nodes: bool,
-    /// Whether daemons run in pods of Kubernetes.
     pub in_pods: bool,
 }
 

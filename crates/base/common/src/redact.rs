@@ -96,7 +96,6 @@ fn is_part_of_word(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '+' | '/' | '~' | '$' | '!' | '%' | '@')
 }
 
-/// Whether a character may separate a name from its value.
 fn is_between(c: char) -> bool {
     matches!(c, '=' | ':' | '"' | '\'' | ' ' | '\t')
 }

@@ -16,7 +16,6 @@ pub struct RepairPolicy {
     pub refused: Backoff,
 }
 
-/// History of one thing that is kept as wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RepairHistory {
     refusals: u32,

@@ -41,7 +41,6 @@ pub trait World {
     fn fill_with_random(&self, bytes: &mut [u8]);
 }
 
-/// A TCP connection between two hosts.
 #[cfg(feature = "worker")]
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Sync + Unpin {
     /// The kernel's socket, for its options. A simulated connection has none.
@@ -53,7 +52,6 @@ pub trait ByteStream: AsyncRead + AsyncWrite + Send + Sync + Unpin {
     fn peer_addr(&self) -> io::Result<SocketAddr>;
 }
 
-/// Where connections to a host arrive.
 #[cfg(feature = "worker")]
 pub trait StreamListener: Send + Sync {
     fn accept(&self) -> Waiting<io::Result<Box<dyn ByteStream>>>;

@@ -10,11 +10,9 @@ pub const ESP_REQID: u32 = 11;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
-    /// Packets for this machine.
     In,
     /// Packets that leave this machine, its own and those of others.
     Out,
-    /// Packets that this machine forwards.
     Forward,
 }
 

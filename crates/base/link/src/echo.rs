@@ -81,7 +81,6 @@ impl Pinger {
         Ok(Self { sockets: sockets.collect::<io::Result<_>>()?, identifier: fastrand::u16(1..) })
     }
 
-    /// Sends a request with so many bytes of payload.
     pub fn send(&self, to: IpAddr, sequence: u16, payload: usize) -> io::Result<()> {
         let socket = self.sockets.iter().find(|(is_ipv6, _)| *is_ipv6 == to.is_ipv6());
         let (_, socket) = socket.ok_or(io::ErrorKind::Unsupported)?;

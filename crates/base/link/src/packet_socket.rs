@@ -55,7 +55,6 @@ pub fn instruction(code: u32, value: u32, if_true: u8, if_false: u8) -> libc::so
     libc::sock_filter { code: code as u16, jt: if_true, jf: if_false, k: value }
 }
 
-/// Has the kernel show a socket only what this program of classic BPF accepts.
 fn attach_filter(socket: &OwnedFd, filter: &[libc::sock_filter]) -> io::Result<()> {
     let length = u16::try_from(filter.len()).map_err(io::Error::other)?;
     let program = libc::sock_fprog { len: length, filter: filter.as_ptr().cast_mut() };

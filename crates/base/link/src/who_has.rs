@@ -100,7 +100,6 @@ impl AddressQuestion {
     }
 }
 
-/// The next frame, if one comes until then.
 fn receive(socket: &OwnedFd, until: Instant) -> io::Result<Option<Vec<u8>>> {
     while wait_readable([socket], until)? {
         let mut frame = [0; LARGEST_FRAME];

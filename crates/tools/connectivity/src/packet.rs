@@ -40,7 +40,6 @@ pub(crate) struct Segment {
     pub(crate) data: Vec<u8>,
 }
 
-/// How many bytes headers take of a packet.
 pub(crate) fn headers(is_v4: bool, is_tcp: bool) -> usize {
     (if is_v4 { 20 } else { 40 }) + if is_tcp { 20 } else { 8 }
 }

@@ -73,7 +73,6 @@ impl PodTalk {
         self.waiting.extend(targets);
     }
 
-    /// Whether nobody is left to be asked.
     pub(crate) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.running.is_empty()
     }
@@ -117,7 +116,6 @@ impl PodTalk {
         self.running.iter_mut().flat_map(|job| job.tick(self.port, now)).collect()
     }
 
-    /// Those that have come to an end.
     pub(crate) fn finished(&mut self) -> Vec<TrialResult> {
         let ended = self.running.extract_if(.., |job| job.found().is_some());
         ended.filter_map(|job| job.found()).collect()

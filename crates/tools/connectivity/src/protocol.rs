@@ -123,7 +123,6 @@ pub enum TrialOutcome {
     Failed(String),
 }
 
-/// What is wrong, in the words of the probes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Cause {

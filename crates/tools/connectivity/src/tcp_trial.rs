@@ -11,7 +11,6 @@ use crate::protocol::TrialOutcome;
 use crate::udp_trial::{TRIAL_TIMEOUT, judge, no_answer};
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
-/// Questions of a trial, one after the other.
 const QUESTIONS: u32 = 8;
 /// A conversation whose peer falls silent is forgotten after this time.
 const CONVERSATION_TIMEOUT: Duration = Duration::from_secs(30);
@@ -122,7 +121,6 @@ struct Conversation {
 }
 
 impl TcpAnswering {
-    /// By this clock.
     pub(crate) fn receive(
         &mut self,
         flow: &Flow,

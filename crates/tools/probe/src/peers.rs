@@ -29,14 +29,11 @@ pub struct ProbingNode {
     pub underlay: ByFamily<IpAddr>,
     /// Others by which peers may ask it: what it announces, if that is its own.
     pub announced: ByFamily<IpAddr>,
-    /// Its end of the tunnel.
     pub overlay: ByFamily<IpAddr>,
     pub encapsulation: Encapsulation,
-    /// The backend's devices of this node.
     pub devices: Vec<String>,
     /// Bytes that the path adds to a packet.
     pub overhead: u32,
-    /// What pods send at most.
     pub mtu: u32,
     /// The interface towards the peers.
     pub link: String,
@@ -44,7 +41,6 @@ pub struct ProbingNode {
     pub link_index: u32,
     /// What that carries.
     pub link_mtu: u32,
-    /// What an operator of this network types.
     pub commands: OperatorCommands,
     /// The hash of its machine id, which it tells those who ask.
     pub machine: Option<NonZeroU64>,
@@ -55,7 +51,6 @@ pub struct ProbingNode {
 pub struct Target {
     pub port: NonZeroU16,
     pub public: ByFamily<IpAddr>,
-    /// Its end of the tunnel.
     pub overlay: ByFamily<IpAddr>,
     /// What this node has done about it.
     pub standing: Standing,
@@ -81,7 +76,6 @@ pub struct PeerReachability {
     pub latency: Option<Duration>,
     /// The largest packet that is known to pass.
     pub mtu: Option<u32>,
-    /// The last asks, small ones.
     pub asks: Asks,
     pub at: SystemTime,
     /// When the turn that found it began: whatever changed later it does not know.
@@ -105,7 +99,6 @@ pub struct Peers {
     /// What was the largest packet that passed, when last one did not.
     guess: Option<u32>,
     incomplete: IncompletePeers,
-    /// Peers to be asked at once.
     heard_again: Vec<IpNet>,
     /// Notified when there is somebody to be asked.
     pub(crate) changed: Arc<Notify>,
@@ -259,7 +252,6 @@ impl Peers {
         self.all.get(subnet)?.known()
     }
 
-    /// All that are probed, and what is known of them.
     pub fn all(&self) -> impl Iterator<Item = (&IpNet, &Target, Option<PeerReachability>)> {
         self.all.iter().map(|(subnet, peer)| (subnet, &peer.target, peer.known()))
     }

@@ -58,7 +58,6 @@ impl Prober {
         self.0.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This node, and all peers that answer.
     pub fn replace(&self, own: ProbingNode, targets: impl IntoIterator<Item = (IpNet, Target)>) {
         let addresses = own.addresses(self.port());
         self.peers().replace(own, targets, self.now(), &mut fastrand::Rng::new());

@@ -49,9 +49,7 @@ pub struct Turn {
     pub peer: IpNet,
     /// Counts up: where there are two address families, they take turns.
     pub round: u32,
-    /// Both families, if there are two.
     pub both: bool,
-    /// With a packet of full size too.
     pub full: bool,
     /// The last time it has not been as it should.
     pub has_failed: bool,
@@ -80,7 +78,6 @@ struct Slot {
     round: u32,
     /// How often in succession.
     failures: u8,
-    /// It has its turn at present.
     is_busy: bool,
     /// It has come or changed meanwhile.
     is_anew: bool,
@@ -155,7 +152,6 @@ impl Schedule {
         peers
     }
 
-    /// Its turn has ended, well or not.
     pub fn done(&mut self, peer: &IpNet, is_well: bool, now: Duration, rng: &mut fastrand::Rng) {
         let period = self.period();
         let Some(slot) = self.slots.get_mut(peer) else { return };

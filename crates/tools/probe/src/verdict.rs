@@ -24,7 +24,6 @@ pub struct ProbeAnswer {
     pub standing: Standing,
     /// An ask of this very turn has come to the peer through the overlay, with a checksum.
     pub has_heard: bool,
-    /// The hash of the machine id of who answered.
     pub machine: Option<NonZeroU64>,
 }
 
@@ -35,11 +34,9 @@ pub struct Evidence {
     pub overlay: Option<AskOutcome>,
     /// Through the overlay without a checksum.
     pub plain: Option<AskOutcome>,
-    /// Whether the peer's kernel has answered a ping through the overlay.
     pub overlay_ping: Option<bool>,
     pub underlay: Option<AskOutcome>,
     pub underlay_ping: Option<bool>,
-    /// What became of a packet of full size.
     pub full: Option<Full>,
     /// What became of one as large as that is in the tunnel, beside the tunnel.
     pub beside: Option<Full>,
@@ -85,7 +82,6 @@ pub enum ProbeVerdict {
     Fragmented {
         carries: u32,
     },
-    /// Packets pass, and some of them are lost.
     Lossy(Asks),
     /// Packets pass, and take far longer than this path was seen to take.
     Slow(RoundTrips),
@@ -109,9 +105,7 @@ pub enum ProbeVerdict {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// To the peer.
     There,
-    /// From the peer.
     Back,
     /// The peer's daemon could not be asked.
     Unknown,

@@ -35,7 +35,6 @@ const KIND_CHALLENGE: u8 = 2;
 const KIND_ANSWER: u8 = 3;
 /// The ask bears no UDP checksum, and neither is its answer to.
 const PLAIN: u16 = 1;
-/// It is about IPv6 in the tunnel.
 const ABOUT_V6: u16 = 2;
 const NEVER_HEARD: u16 = u16::MAX;
 

@@ -50,7 +50,6 @@ pub enum TunnelError {
     Refused(String),
 }
 
-/// A connection to the process of one device.
 #[derive(Debug)]
 pub struct Client {
     stream: UnixStream,
@@ -306,7 +305,6 @@ impl Client {
         self.exchange(&Request::Totals, &[], ALIVE_TIMEOUT).map(drop)
     }
 
-    /// Ends the process and removes its device.
     pub fn remove(self) -> Result<(), TunnelError> {
         self.command(&Request::Remove)?;
         self.reap().map_err(TunnelError::from)
@@ -347,7 +345,6 @@ impl Client {
         Err(self.hung(limit))
     }
 
-    /// The process, and why it is stopped, if it is.
     fn why_stopped(&self) -> Option<(Pid, &'static str)> {
         let known = self.pid.map(|pid| vec![pid]);
         let processes = known.unwrap_or_else(|| processes::of_device(&self.device));

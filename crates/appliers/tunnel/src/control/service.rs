@@ -18,7 +18,6 @@ pub const PROCESS_NAME: &str = "flannel-tunnel";
 /// Argument by which the daemon's program is told to be this process instead.
 pub const SUBCOMMAND: &str = "tunnel";
 
-/// Pause between attempts to open a device that has gone.
 const REOPEN_PAUSE: Duration = Duration::from_millis(200);
 /// Interval at which path MTUs are forgotten, because paths may have changed.
 const FORGET_PATH_MTUS: Duration = Duration::from_secs(600);

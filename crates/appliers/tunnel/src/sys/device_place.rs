@@ -10,7 +10,6 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 /// Place of a device: its index in a network namespace, whatever it is called.
 #[derive(Debug)]
 pub(crate) struct DevicePlace {
-    /// Socket of that namespace.
     socket: OwnedFd,
     /// Index; 0 if it is not in this namespace.
     index: u32,

@@ -7,7 +7,6 @@ pub(crate) mod udp;
 
 use std::io;
 
-/// Result of a system call that returns -1 on failure.
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

@@ -119,7 +119,6 @@ impl Wireguard {
         self.peers.read().by_key.keys().filter(|key| !wanted.contains(key)).copied().collect()
     }
 
-    /// Networks behind these peers, as they are now.
     pub(crate) fn allowed_of<'a>(
         &self,
         keys: impl IntoIterator<Item = &'a PublicKey>,
@@ -202,7 +201,6 @@ impl Wireguard {
         peer.sessions.load().iter().map(|session| session.age(now)).min()
     }
 
-    /// A random index that is not in use.
     pub(super) fn new_index(&self, peer: &Arc<Peer>) -> Option<u32> {
         loop {
             let index = u32::from_le_bytes(random_bytes().ok()?);

@@ -48,7 +48,6 @@ impl Drop for Keys {
     }
 }
 
-/// Identity of a node, with what is computed from it once.
 pub(super) struct Identity {
     pub(super) private: PrivateKey,
     mac1: [u8; 32],
@@ -92,7 +91,6 @@ impl MessageMacs {
         Self { mac1: mac1_key(public), cookie_key: cookie_key(public), ..Self::default() }
     }
 
-    /// Writes both MACs at the end of a message.
     fn put(&mut self, message: &mut [u8], now: Duration) {
         let at = message.len() - 2 * MAC;
         self.last_mac1 = primitives::mac(&self.mac1, &[&message[..at]]);

@@ -123,7 +123,6 @@ fn below(ip: IpAddr, down: u32) -> Option<IpAddr> {
     })
 }
 
-/// The unspecified address of the same family.
 pub(crate) fn unspecified(like: IpAddr) -> IpAddr {
     match like {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

@@ -129,9 +129,7 @@ impl Devices {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
-    /// It came in by the device.
     In,
-    /// It was sent by the device.
     Out,
 }
 

@@ -38,7 +38,6 @@ impl WatchRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub enum WatchReport {
-    /// The node looks from now on.
     Looking,
     Seen(Vec<Sighting>),
     /// The same, if the asker sends large packets, too.

@@ -20,7 +20,6 @@ use super::{
     Sighting, filter,
 };
 
-/// Number that stands for all devices.
 const ALL_DEVICES: u32 = 0;
 /// Between two looks whether it is over.
 const TICK: Duration = Duration::from_millis(50);

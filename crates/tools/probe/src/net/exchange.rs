@@ -12,14 +12,12 @@ use super::socket;
 use crate::verdict::{AskOutcome, ProbeAnswer};
 use crate::wire::{Ask, REPLY, Reply};
 
-/// Between two nodes, one way.
 pub(crate) struct Exchange {
     /// Its port is whichever is free.
     pub(crate) from: SocketAddr,
     pub(crate) to: SocketAddr,
     /// Subnet of this node's own lease.
     pub(crate) subnet: IpNet,
-    /// Which family in the tunnel is examined.
     pub(crate) about_v6: bool,
     /// Cookie as the peer has given it out; 0 for none yet.
     pub(crate) cookie: u64,
