@@ -1,14 +1,8 @@
 //! Bytes as hexadecimal text.
 
-use std::fmt::Write as _;
-
 /// Writes two lower-case digits a byte, without a prefix.
 pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        // Writing to a string never fails.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -49,12 +49,8 @@ impl RepairHistory {
         pause
     }
 
-    pub fn written(&mut self) {
-        self.refusals = 0;
-    }
-
-    /// Notes that whatever refused it may have changed: the next attempts come soon again.
-    pub fn circumstances_changed(&mut self) {
+    /// Notes that it was written, or that what refused it may have changed: the next attempts come soon again.
+    pub fn forget_refusals(&mut self) {
         self.refusals = 0;
     }
 
@@ -98,7 +94,7 @@ mod tests {
         let pauses: Vec<Duration> = (0..12).map(|_| history.refused(&POLICY, &mut rng)).collect();
         assert!(pauses[0] < Duration::from_millis(200));
         assert!(pauses[11] > Duration::from_secs(20));
-        history.written();
+        history.forget_refusals();
         assert!(history.refused(&POLICY, &mut rng) < Duration::from_millis(200));
     }
 }

@@ -17,7 +17,9 @@ pub fn replace_file(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
         file.set_permissions(Permissions::from_mode(mode))?;
         file.sync_all()
     })?;
-    sync_directory(path)
+    // It holds the file's name.
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// Replaces `path` by what `make` writes at `temporary`, in the same directory. A failure leaves nothing of it.
@@ -43,12 +45,6 @@ pub fn temporary_path(path: &Path, suffix: &str) -> PathBuf {
     name.push(".");
     name.push(suffix);
     path.with_file_name(name)
-}
-
-/// Syncs the directory of a file, which holds the file's name.
-fn sync_directory(path: &Path) -> io::Result<()> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 #[cfg(test)]

@@ -105,7 +105,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         for (_, place) in std::mem::take(&mut self.waiting) {
             if let Some(attempts) = &mut self.slots[place].attempts {
                 attempts.resume = None;
-                attempts.history.circumstances_changed();
+                attempts.history.forget_refusals();
                 self.mark_at(place);
             }
         }

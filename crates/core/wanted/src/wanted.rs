@@ -479,7 +479,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         slot.judge(true, &mut self.counts);
         slot.seen = true;
         if let Some(attempts) = &mut slot.attempts {
-            attempts.history.written();
+            attempts.history.forget_refusals();
             attempts.error = None;
             if let Some(resume) = attempts.resume.take() {
                 self.waiting.remove(&(resume, place));
@@ -576,7 +576,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     fn retry_at(&mut self, place: Place) {
         let attempts = self.slots[place].attempts.as_mut();
         let Some(attempts) = attempts.filter(|attempts| attempts.error.is_some()) else { return };
-        attempts.history.circumstances_changed();
+        attempts.history.forget_refusals();
         if let Some(resume) = attempts.resume.take() {
             self.waiting.remove(&(resume, place));
             self.mark_at(place);

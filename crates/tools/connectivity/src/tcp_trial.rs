@@ -8,9 +8,8 @@ use std::time::Duration;
 use crate::exchange;
 use crate::packet::{Flow, Segment};
 use crate::protocol::TrialOutcome;
-use crate::udp_trial::{TRIAL_TIMEOUT, judge, no_answer};
+use crate::udp_trial::{RETRY_INTERVAL, TRIAL_TIMEOUT, judge, no_answer};
 
-const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 const QUESTIONS: u32 = 8;
 /// A conversation whose peer falls silent is forgotten after this time.
 const CONVERSATION_TIMEOUT: Duration = Duration::from_secs(30);

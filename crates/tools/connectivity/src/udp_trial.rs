@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::exchange;
 use crate::protocol::TrialOutcome;
 
-const RETRY_INTERVAL: Duration = Duration::from_millis(250);
+pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 pub(crate) const TRIAL_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Time counts from when it began.

@@ -26,7 +26,6 @@ pub use ask_once::ask_once;
 pub use net::Listeners;
 pub use peers::{
     ByFamily, IncompletePeers, PeerReachability, Peers, ProbingNode, SharedPeers, Target,
-    VerdictChange,
 };
 pub use prober::Prober;
 pub use responder::Way;

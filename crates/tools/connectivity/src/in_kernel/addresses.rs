@@ -109,18 +109,9 @@ fn given_out(networks: &Path) -> Vec<(PathBuf, Reservation)> {
 
 /// Neither the first, which is the node's own, nor the last, which is everybody's in IPv4.
 fn highest_free(net: IpNet, taken: &BTreeSet<IpAddr>) -> impl Iterator<Item = IpAddr> {
-    let last = net.broadcast();
-    (1u32..)
-        .map_while(move |down| below(last, down).filter(|ip| *ip > net.network()))
-        .take(1 << 16)
-        .filter(|ip| !taken.contains(ip))
-}
-
-fn below(ip: IpAddr, down: u32) -> Option<IpAddr> {
-    Some(match ip {
-        IpAddr::V4(ip) => Ipv4Addr::from(u32::from(ip).checked_sub(down)?).into(),
-        IpAddr::V6(ip) => Ipv6Addr::from(u128::from(ip).checked_sub(down.into())?).into(),
-    })
+    let others = [net.network(), net.broadcast()];
+    let hosts = net.hosts().rev().take(1 << 16);
+    hosts.filter(move |ip| !others.contains(ip) && !taken.contains(ip))
 }
 
 pub(crate) fn unspecified(like: IpAddr) -> IpAddr {
