@@ -43,17 +43,11 @@ pub struct FeaturesInUse {
 
 impl std::fmt::Display for FeaturesInUse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let is = |on: bool| if on { "on" } else { "off" };
-        write!(
-            f,
-            "TUN TSO {}, TUN USO {}, UDP GSO {}, UDP GRO {}, {} queues, {} threads",
-            is(self.tso),
-            is(self.uso),
-            is(self.udp_gso),
-            is(self.udp_gro),
-            self.lanes,
-            self.threads
-        )
+        let Self { tso, uso, udp_gso, udp_gro, lanes, threads } = *self;
+        let [tso, uso, gso, gro] =
+            [tso, uso, udp_gso, udp_gro].map(|is_on| if is_on { "on" } else { "off" });
+        write!(f, "TUN TSO {tso}, TUN USO {uso}, UDP GSO {gso}, UDP GRO {gro}, ")?;
+        write!(f, "{lanes} queues, {threads} threads")
     }
 }
 

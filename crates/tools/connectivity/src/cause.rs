@@ -28,22 +28,21 @@ pub fn of(found: &TrialResult, probed: Option<ProbeFinding>, port: u16) -> Optio
     {
         return Some(probed.cause);
     }
-    let (layer, why, fix) = if masqueraded {
+    let is_too_large = !masqueraded && small_passes && full;
+    let layer = if is_too_large { "underlay" } else { "host" };
+    let (why, fix) = if masqueraded {
         (
-            "host",
             "a rule masquerades what pods send each other: the other pod does not see who asks",
             "`nft list ruleset` and `iptables -t nat -S POSTROUTING` on this node show the rule; `flannelctl check` \
              on both",
         )
-    } else if small_passes && full {
+    } else if is_too_large {
         (
-            "underlay",
             "small packets pass, and those as large as pods may send do not: the path carries less than the MTU says",
             "`flannelctl check` on both nodes finds the MTU that fits",
         )
     } else if tcp && udp {
         (
-            "host",
             "nodes reach each other, and pods do not: a firewall or forwarding on one of the two nodes",
             "`flannelctl check` on both nodes, and `flannelctl trace` between two pods of theirs",
         )
@@ -55,17 +54,12 @@ pub fn of(found: &TrialResult, probed: Option<ProbeFinding>, port: u16) -> Optio
         return Some(Cause { layer: "host".to_owned(), why, fix: Some(fix) });
     } else if node {
         (
-            "host",
             "pods reach it, and the node itself does not as it should: connections to NodePorts of this node, and \
              what the node itself asks of pods, are lost or come from another address",
             "masquerade rules (--ip-masq) and rp_filter on both nodes: `flannelctl check`",
         )
     } else {
-        (
-            "host",
-            "something between the two pods drops some of it",
-            "`flannelctl check` on both nodes",
-        )
+        ("something between the two pods drops some of it", "`flannelctl check` on both nodes")
     };
     Some(Cause { layer: layer.to_owned(), why: why.to_owned(), fix: Some(fix.to_owned()) })
 }

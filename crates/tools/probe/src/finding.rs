@@ -53,6 +53,8 @@ fn cause_and_fix(
         None => ("the underlay", [].as_slice(), [].as_slice()),
     };
     let let_in = |rule: &str| format!("`iptables -I INPUT {rule} -j ACCEPT`");
+    let let_in_probes = let_in(&format!("-p udp --dport {port}"));
+    let show_daemon = own.commands.show_daemon(&there);
     let let_in_tunnel = || allow.iter().map(|rule| let_in(rule)).collect::<Vec<_>>().join(" and ");
     let offload = |on: &str| {
         let each = devices.iter().map(|d| format!("`ethtool -K {d} tx-checksum-ip-generic off`"));
@@ -116,25 +118,21 @@ fn cause_and_fix(
                 "packets get there and back, but nobody listens on its UDP port {port}: flanneld is not \
                  running there, or has not joined its network yet, as while it waits for its store"
             ),
-            format!("{}; if it does not run: {}", own.commands.show_daemon(&there), own.commands.restart(&there)),
+            format!("{show_daemon}; if it does not run: {}", own.commands.restart(&there)),
         ),
         ProbeVerdict::DaemonDown { is_certain: false } => (
             format!(
                 "packets get there and back, but its UDP port {port} does not answer: flanneld is not running \
                  there, waits for its store, or a firewall drops probes"
             ),
-            format!(
-                "{}; if it runs and is ready, on {there}: {}",
-                own.commands.show_daemon(&there),
-                let_in(&format!("-p udp --dport {port}"))
-            ),
+            format!("{show_daemon}; if it runs and is ready, on {there}: {let_in_probes}"),
         ),
         ProbeVerdict::ProbesFiltered => (
             format!(
                 "packets get there and back, and its daemon runs, but a firewall drops probes on UDP port \
                  {port} of its tunnel device"
             ),
-            format!("on {there}: {}", let_in(&format!("-p udp --dport {port}"))),
+            format!("on {there}: {let_in_probes}"),
         ),
         ProbeVerdict::ChecksumHere => (
             "packets leave here with wrong checksums: a checksum offload of this node's card or driver is \
@@ -180,12 +178,7 @@ fn cause_and_fix(
                 "its host is there, but {tunnel} does not get there and back, and its daemon does not answer \
                  on UDP port {port} either: a firewall drops both, or flanneld is not running there"
             ),
-            format!(
-                "{}; on both nodes {} and {}",
-                own.commands.show_daemon(&there),
-                let_in_tunnel(),
-                let_in(&format!("-p udp --dport {port}"))
-            ),
+            format!("{show_daemon}; on both nodes {} and {let_in_probes}", let_in_tunnel()),
         ),
         ProbeVerdict::UnderlayCut => (
             format!(

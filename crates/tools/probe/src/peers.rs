@@ -304,14 +304,14 @@ impl Peers {
             // What did not pass the last time is tried again.
             full: turn.full || turn.has_failed,
             guess: self.guess,
-            fits: [0, 1].map(|family: usize| match peer.records[family].verdict {
+            fits: peer.records.each_ref().map(|record| match record.verdict {
                 Some(ProbeVerdict::MtuBlackHole { fits }) => {
                     u16::try_from(fits).ok().and_then(NonZeroU16::new)
                 }
                 _ => None,
             }),
             counts_losses: peer.records.iter().any(|record| record.recent.lost != 0),
-            shortest: [0, 1].map(|family: usize| peer.records[family].shortest),
+            shortest: peer.records.each_ref().map(|record| record.shortest),
         })
     }
 
@@ -466,13 +466,9 @@ impl Peer {
 
     /// What is worst of its families.
     fn known(&self) -> Option<PeerReachability> {
-        let effective: [Option<ProbeVerdict>; 2] =
-            [0, 1].map(|family: usize| self.records[family].effective());
-        let judged: Vec<(usize, &ProbeVerdict)> = effective
-            .iter()
-            .enumerate()
-            .filter_map(|(family, verdict)| Some((family, verdict.as_ref()?)))
-            .collect();
+        let records = self.records.iter().enumerate();
+        let judged: Vec<(usize, ProbeVerdict)> =
+            records.filter_map(|(family, record)| Some((family, record.effective()?))).collect();
         let rank = |verdict: &ProbeVerdict| match verdict {
             ProbeVerdict::Reached => 0,
             ProbeVerdict::Fragmented { .. } | ProbeVerdict::Lossy(_) | ProbeVerdict::Slow(_) => 1,
@@ -481,13 +477,12 @@ impl Peer {
             _ => 4,
         };
         // The first of equals: IPv4.
-        let (family, verdict) =
-            judged.iter().rev().max_by_key(|(_, verdict)| rank(verdict)).copied()?;
+        let (family, verdict) = judged.iter().rev().max_by_key(|(_, verdict)| rank(verdict))?;
         let (asked_at, at) = self.last_turn?;
-        let is_one_of_two = judged.iter().any(|(_, other)| *other != verdict);
+        let is_one_of_two = judged.iter().any(|(_, other)| other != verdict);
         Some(PeerReachability {
             verdict: verdict.clone(),
-            family: is_one_of_two.then_some(if family == 0 { "IPv4" } else { "IPv6" }),
+            family: is_one_of_two.then_some(if *family == 0 { "IPv4" } else { "IPv6" }),
             latency: self.latency,
             mtu: self.records.iter().filter_map(Record::largest).min(),
             asks: self.records.iter().fold(Asks::default(), |mut sum, record| {

@@ -37,6 +37,7 @@ impl Sessions {
     }
 }
 
+#[derive(Default)]
 pub(super) struct HandshakeState {
     pub(super) marks: MessageMacs,
     pub(super) begun: Option<PendingHandshake>,
@@ -123,12 +124,7 @@ impl Peer {
             sessions: ArcSwap::default(),
             handshake: Mutex::new(HandshakeState {
                 marks: MessageMacs::new(config.public_key),
-                begun: None,
-                first_try: Duration::ZERO,
-                last_try: None,
-                jitter: Duration::ZERO,
-                latest: [0; 12],
-                answered: None,
+                ..HandshakeState::default()
             }),
             waiting: Mutex::new(WaitingPackets::new(waiting)),
             due: PeerTimers::default(),
