@@ -5,6 +5,8 @@
 
 use std::time::{Duration, Instant};
 
+use flannel_common::Throttle;
+
 use crate::counters::{Counters, DropReason};
 use crate::icmp::{self, Problem};
 use crate::packet::{self, IpHeader};
@@ -19,6 +21,10 @@ pub(crate) const MAX_SEGMENTS: usize = 64;
 const MIN_MTU_V6: usize = 1280;
 /// Number of earlier messages that are searched for the same peer, when packets to several peers alternate.
 const SEARCHED_BACK: usize = 8;
+
+/// ICMP errors in each interval: a flood of undeliverable packets is not answered by another.
+const MAX_ANSWERS: u32 = 100;
+const ANSWER_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A range of what was read, or of the headers we made.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +59,6 @@ pub(crate) struct Message {
 #[derive(Clone, Copy)]
 pub(crate) struct BatchContext<'a> {
     pub(crate) table: &'a Table,
-    /// Counters of packets that belong to no peer.
     pub(crate) counters: &'a Counters,
     pub(crate) now: Instant,
 }
@@ -75,13 +80,14 @@ pub(crate) struct Outbound {
     /// Packets for the TUN device, each preceded by the device's header if it has one.
     answers: Vec<u8>,
     answer_ends: Vec<usize>,
-    answer_budget: ErrorBudget,
+    answer_limit: Throttle,
 }
 
 impl Outbound {
     pub(crate) fn new(max_segments: usize, vnet: bool) -> Self {
         let headers = Vec::with_capacity(64 << 10);
-        Self { max_segments, vnet, is_hop: true, headers, ..Self::default() }
+        let answer_limit = Throttle::with_burst(MAX_ANSWERS, ANSWER_INTERVAL);
+        Self { max_segments, vnet, is_hop: true, headers, answer_limit, ..Self::default() }
     }
 
     /// Configures it for packets that are sealed: each grows by at most so much, and travels as over a cable.
@@ -247,7 +253,7 @@ impl Outbound {
     }
 
     fn answer(&mut self, judge: BatchContext<'_>, ip: &IpHeader, packet: &[u8], problem: Problem) {
-        if !self.answer_budget.spend(judge.now) {
+        if self.answer_limit.pass(judge.now).is_none() {
             return;
         }
         let start = self.answers.len();
@@ -301,27 +307,5 @@ impl Message {
 
     pub(crate) fn state<'a>(&self, table: &'a Table) -> &'a PeerState {
         &table.peers()[self.peer as usize]
-    }
-}
-
-/// Limits the number of errors: a flood of undeliverable packets is not answered by another.
-#[derive(Debug, Default)]
-struct ErrorBudget {
-    left: u32,
-    refilled: Option<Instant>,
-}
-
-impl ErrorBudget {
-    const BURST: u32 = 100;
-    const INTERVAL: Duration = Duration::from_millis(100);
-
-    fn spend(&mut self, now: Instant) -> bool {
-        if self.refilled.is_none_or(|then| now.saturating_duration_since(then) >= Self::INTERVAL) {
-            self.refilled = Some(now);
-            self.left = Self::BURST;
-        }
-        let any = self.left > 0;
-        self.left = self.left.saturating_sub(1);
-        any
     }
 }

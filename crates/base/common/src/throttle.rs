@@ -14,8 +14,11 @@ use std::time::{Duration, Instant};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Throttle {
+    most: u32,
     interval: Duration,
+    /// When the interval began, and how many have passed in it.
     last: Option<Instant>,
+    passed: u32,
     suppressed: u32,
 }
 
@@ -28,16 +31,24 @@ impl Default for Throttle {
 
 impl Throttle {
     pub fn new(interval: Duration) -> Self {
-        Self { interval, last: None, suppressed: 0 }
+        Self::with_burst(1, interval)
+    }
+
+    /// Lets so many pass per interval.
+    pub const fn with_burst(most: u32, interval: Duration) -> Self {
+        Self { most, interval, last: None, passed: 0, suppressed: 0 }
     }
 
     /// How many were held back since the last that passed, if this one may pass.
     pub fn pass(&mut self, now: Instant) -> Option<u32> {
-        if self.has_passed_lately(now) {
-            self.suppressed += 1;
+        if !self.has_passed_lately(now) {
+            (self.last, self.passed) = (Some(now), 0);
+        }
+        if self.passed >= self.most {
+            self.suppressed = self.suppressed.saturating_add(1);
             return None;
         }
-        self.last = Some(now);
+        self.passed += 1;
         Some(std::mem::take(&mut self.suppressed))
     }
 
@@ -64,6 +75,18 @@ mod tests {
         assert_eq!(throttle.pass(start + MINUTE), Some(59));
         assert_eq!(throttle.pass(start + MINUTE), None);
         assert_eq!(throttle.pass(start + 10 * MINUTE), Some(1));
+    }
+
+    #[test]
+    fn as_many_pass_per_interval_as_are_allowed() {
+        let start = Instant::now();
+        let mut throttle = Throttle::with_burst(3, MINUTE);
+        let passed =
+            |throttle: &mut Throttle, now| (0..5).filter_map(|_| throttle.pass(now)).count();
+        assert_eq!(passed(&mut throttle, start), 3);
+        assert_eq!(passed(&mut throttle, start + MINUTE / 2), 0);
+        assert_eq!(throttle.pass(start + MINUTE), Some(7));
+        assert_eq!(passed(&mut throttle, start + MINUTE), 2);
     }
 
     #[test]

@@ -4,15 +4,13 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use crate::mtu_search::MtuSearch;
-use crate::net::{Exchange, Question, ping};
+use crate::net::{ANSWER_TIMEOUT, Exchange, Question, ping};
 use crate::peers::Plan;
 use crate::responder::Way;
 use crate::verdict::{AskOutcome, Asks, Evidence, Full, ProbeAnswer};
 
 /// Smallest packet that an ask makes, in the family that needs more.
 const LEAST: u32 = (crate::wire::ASK + crate::header(true)) as u32;
-/// Time for an answer: more than there and back around the world.
-const ANSWER_TIMEOUT: Duration = Duration::from_millis(800);
 /// Small asks in succession, where some were lost before or the first took long.
 const BURST: u32 = 10;
 const BURST_INTERVAL: Duration = Duration::from_millis(20);
@@ -48,7 +46,7 @@ impl Examination {
         self.cookies[slot(Way::Overlay, family)] = exchange.cookie;
         match first {
             AskOutcome::Answered(answered) => {
-                let full = self.full(&mut exchange, answered.latency).await;
+                let full = self.largest(&mut exchange, answered.latency, self.plan.own.mtu).await;
                 let beside = match full {
                     Some(Full::Passes) => self.beside(family).await,
                     _ => None,
@@ -169,7 +167,7 @@ impl Examination {
         let AskOutcome::Answered(answered) = answer else {
             return Evidence { underlay: Some(answer), underlay_ping, ..Evidence::default() };
         };
-        let full = self.full(&mut exchange, answered.latency).await;
+        let full = self.largest(&mut exchange, answered.latency, self.plan.own.mtu).await;
         let mut small = self.ask_more(family, &mut exchange, answered).await;
         if underlay_ping.is_some() {
             small.asks += Asks { asked: 1, lost: 1 };
@@ -177,20 +175,16 @@ impl Examination {
         Evidence { underlay: Some(answer), underlay_ping, full, ..small }
     }
 
-    /// Whether a packet of full size passes, and else how large one may be.
-    async fn full(&self, exchange: &mut Exchange, latency: Duration) -> Option<Full> {
-        if !self.plan.full {
-            return None;
-        }
-        self.largest(exchange, latency, self.plan.own.mtu).await
-    }
-
+    /// Whether the largest packet passes, and else how large one may be; `None` if that is not to be found out.
     async fn largest(
         &self,
         exchange: &mut Exchange,
         latency: Duration,
         largest: u32,
     ) -> Option<Full> {
+        if !self.plan.full {
+            return None;
+        }
         let timeout = (latency * 8).clamp(SHORT_ANSWER_TIMEOUT, ANSWER_TIMEOUT);
         for timeout in [timeout, ANSWER_TIMEOUT] {
             if is_answered(&exchange.ask(&self.of(largest, timeout)).await) {

@@ -6,7 +6,6 @@
 //! ([`Prober`]).
 
 mod ask_limits;
-mod ask_once;
 pub mod cookie;
 mod examine;
 pub mod finding;
@@ -22,8 +21,7 @@ pub mod testing;
 pub mod verdict;
 pub mod wire;
 
-pub use ask_once::ask_once;
-pub use net::Listeners;
+pub use net::{Listeners, ask_once};
 pub use peers::{
     ByFamily, IncompletePeers, PeerReachability, Peers, ProbingNode, SharedPeers, Target,
 };

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use flannel_common::sleep_until;
+use flannel_common::{Throttle, sleep_until};
 use flannel_state::Finding;
 use ipnet::IpNet;
 use tokio::sync::{Notify, watch};
@@ -96,7 +96,7 @@ impl Prober {
     /// Goes on until it is dropped.
     pub async fn run(self) -> std::convert::Infallible {
         let mut turns = JoinSet::new();
-        let mut talk = Talk::default();
+        let mut talk = Talk(Throttle::with_burst(MAX_LOGGED, Duration::from_secs(60)));
         loop {
             let begun = self.peers().turns(self.now());
             for (subnet, plan) in begun {
@@ -149,11 +149,7 @@ impl Drop for Shared {
 }
 
 /// What is told, and how loud: a cut underlay is told of each peer behind it.
-#[derive(Default)]
-struct Talk {
-    minute: Option<Instant>,
-    said: u32,
-}
+struct Talk(Throttle);
 
 impl Talk {
     fn say(&mut self, subnet: &IpNet, news: &VerdictChange, found: Option<&Finding>) {
@@ -173,19 +169,10 @@ impl Talk {
             verdict if verdict.traffic_flows() => {
                 tracing::info!(event = "peer-silent", "Peer {subnet}: {what}");
             }
-            _ if self.is_loud() => {
+            _ if self.0.pass(Instant::now()).is_some() => {
                 tracing::warn!(event = "peer-unreachable", "Peer {subnet}: {what}");
             }
             _ => tracing::debug!(event = "peer-unreachable", "Peer {subnet}: {what}"),
         }
-    }
-
-    fn is_loud(&mut self) -> bool {
-        let minute = Duration::from_secs(60);
-        if self.minute.is_none_or(|since| since.elapsed() >= minute) {
-            (self.minute, self.said) = (Some(Instant::now()), 0);
-        }
-        self.said += 1;
-        self.said <= MAX_LOGGED
     }
 }

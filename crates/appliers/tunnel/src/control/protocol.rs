@@ -116,7 +116,6 @@ pub struct TunnelStatus {
     /// Why it carries nothing, if it does not.
     pub problem: Option<String>,
     pub peers: Vec<(Peer, CounterSnapshot)>,
-    /// Counters of packets that belong to no peer.
     pub counters: CounterSnapshot,
     #[serde(default)]
     pub wireguard: Vec<WireguardPeerStatus>,

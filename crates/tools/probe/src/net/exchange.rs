@@ -35,8 +35,22 @@ pub(crate) struct Question {
     pub(crate) since: Instant,
 }
 
+/// Time for an answer: more than there and back around the world.
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_millis(800);
 /// What a clock may be off, and a packet late.
 const SLACK: Duration = Duration::from_millis(50);
+
+/// Asks a node at one of its addresses beside all schedules, and once more if nothing comes back. `subnet`: who asks.
+pub async fn ask_once(from: IpAddr, to: SocketAddr, subnet: IpNet) -> AskOutcome {
+    let (from, about_v6) = (SocketAddr::new(from, 0), subnet.addr().is_ipv6());
+    let mut exchange = Exchange { from, to, subnet, about_v6, cookie: 0, fits: None };
+    let question =
+        Question { size: 0, plain: false, timeout: ANSWER_TIMEOUT, since: Instant::now() };
+    match exchange.ask(&question).await {
+        AskOutcome::Silent => exchange.ask(&question).await,
+        outcome => outcome,
+    }
+}
 
 impl Exchange {
     pub(crate) async fn ask(&mut self, question: &Question) -> AskOutcome {

@@ -5,6 +5,7 @@ mod listener;
 mod ping;
 mod socket;
 
-pub(crate) use exchange::{Exchange, Question};
+pub use exchange::ask_once;
+pub(crate) use exchange::{ANSWER_TIMEOUT, Exchange, Question};
 pub use listener::Listeners;
 pub(crate) use ping::ping;
