@@ -40,28 +40,18 @@ pub fn echo_request(is_ipv6: bool, identifier: u16, sequence: u16, payload: &[u8
     message
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EchoReply<'a> {
-    pub identifier: u16,
-    pub sequence: u16,
-    pub payload: &'a [u8],
-}
-
-impl<'a> EchoReply<'a> {
-    /// Reads what a raw socket receives: with IPv4 the IP header, too. `None` for anything but an echo reply.
-    pub fn read(packet: &'a [u8], is_ipv6: bool) -> Option<Self> {
-        let (echo, payload) = if is_ipv6 {
-            let message = Icmpv6Slice::from_slice(packet).ok()?;
-            let Icmpv6Type::EchoReply(echo) = message.icmp_type() else { return None };
-            (echo, message.payload())
-        } else {
-            let (ip, _) = LaxIpv4Slice::from_slice(packet).ok()?;
-            let message = Icmpv4Slice::from_slice(ip.payload().payload).ok()?;
-            let Icmpv4Type::EchoReply(echo) = message.icmp_type() else { return None };
-            (echo, message.payload())
-        };
-        Some(Self { identifier: echo.id, sequence: echo.seq, payload })
+/// Reads header and payload from what a raw socket receives: with IPv4 the IP header, too. `None` for anything but an
+/// echo reply.
+pub fn read_echo_reply(packet: &[u8], is_ipv6: bool) -> Option<(IcmpEchoHeader, &[u8])> {
+    if is_ipv6 {
+        let message = Icmpv6Slice::from_slice(packet).ok()?;
+        let Icmpv6Type::EchoReply(echo) = message.icmp_type() else { return None };
+        return Some((echo, message.payload()));
     }
+    let (ip, _) = LaxIpv4Slice::from_slice(packet).ok()?;
+    let message = Icmpv4Slice::from_slice(ip.payload().payload).ok()?;
+    let Icmpv4Type::EchoReply(echo) = message.icmp_type() else { return None };
+    Some((echo, message.payload()))
 }
 
 /// Asks many addresses, of both families, from the network namespace of the thread that opened it.
@@ -117,11 +107,11 @@ impl Pinger {
                 Err(error) => return Err(error.into()),
             };
             let from = from.and_then(|from| SocketAddr::try_from(from).ok());
-            let reply = EchoReply::read(&buffer[..length], is_ipv6);
-            if let (Some(from), Some(reply)) = (from, reply)
-                && reply.identifier == self.identifier
+            let reply = read_echo_reply(&buffer[..length], is_ipv6);
+            if let (Some(from), Some((reply, _))) = (from, reply)
+                && reply.id == self.identifier
             {
-                return Ok(Some((from.ip(), reply.sequence)));
+                return Ok(Some((from.ip(), reply.seq)));
             }
         }
     }
@@ -171,18 +161,18 @@ mod tests {
             etherparse::checksum::Sum16BitWords::new().add_slice(&message).ones_complement(),
             0
         );
-        assert_eq!(EchoReply::read(&received(&message), false), None);
+        assert_eq!(read_echo_reply(&received(&message), false), None);
         message[0] = 0;
         let packet = received(&message);
-        let reply = EchoReply { identifier: 7, sequence: 9, payload: b"payload" };
-        assert_eq!(EchoReply::read(&packet, false), Some(reply));
+        let reply = (IcmpEchoHeader { id: 7, seq: 9 }, &b"payload"[..]);
+        assert_eq!(read_echo_reply(&packet, false), Some(reply));
         for length in 0..20 + ECHO_HEADER {
-            assert_eq!(EchoReply::read(&packet[..length], false), None, "{length}");
+            assert_eq!(read_echo_reply(&packet[..length], false), None, "{length}");
         }
         let mut message = echo_request(true, 7, 9, b"payload");
-        assert_eq!(EchoReply::read(&message, true), None);
+        assert_eq!(read_echo_reply(&message, true), None);
         message[0] = 129;
-        assert_eq!(EchoReply::read(&message, true), Some(reply));
+        assert_eq!(read_echo_reply(&message, true), Some(reply));
     }
 
     #[test]

@@ -7,6 +7,6 @@ mod neighbour_discovery;
 mod packet_socket;
 mod who_has;
 
-pub use echo::{ECHO_HEADER, EchoReply, Pinger, echo_request, open_echo_socket};
+pub use echo::{ECHO_HEADER, Pinger, echo_request, open_echo_socket, read_echo_reply};
 pub use packet_socket::{instruction, open_packet_socket};
 pub use who_has::{AddressQuestion, AnswerTiming};

@@ -281,24 +281,18 @@ impl Client {
         request: &Request,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(), TunnelError> {
-        match self.exchange(request, descriptors, ANSWER_TIMEOUT)? {
-            (Answer::Done, _) => Ok(()),
-            _ => Err(unexpected()),
-        }
+        let (answer, _) = self.exchange(request, descriptors, ANSWER_TIMEOUT)?;
+        if matches!(answer, Answer::Done) { Ok(()) } else { Err(unexpected()) }
     }
 
     pub fn status(&self) -> Result<TunnelStatus, TunnelError> {
-        match self.ask(&Request::Status)? {
-            Answer::Status(status) => Ok(*status),
-            _ => Err(unexpected()),
-        }
+        let Answer::Status(status) = self.ask(&Request::Status)? else { return Err(unexpected()) };
+        Ok(*status)
     }
 
     pub fn totals(&self) -> Result<CounterSnapshot, TunnelError> {
-        match self.ask(&Request::Totals)? {
-            Answer::Totals(totals) => Ok(totals),
-            _ => Err(unexpected()),
-        }
+        let Answer::Totals(totals) = self.ask(&Request::Totals)? else { return Err(unexpected()) };
+        Ok(totals)
     }
 
     pub(crate) fn check_alive(&self) -> Result<(), TunnelError> {
@@ -321,7 +315,10 @@ impl Client {
         descriptors: &[BorrowedFd<'_>],
         limit: Duration,
     ) -> Result<(Answer, Vec<OwnedFd>), TunnelError> {
-        send(&self.stream, request, descriptors).map_err(|error| self.failed(error))?;
+        send(&self.stream, request, descriptors).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => self.hung(ANSWER_TIMEOUT),
+            _ => error.into(),
+        })?;
         self.await_answer(limit)?;
         match receive(&self.stream)? {
             Some((Answer::Failed(reason), _)) => Err(TunnelError::Refused(reason)),
@@ -357,14 +354,6 @@ impl Client {
             None => format!("nothing came within {} s", limit.as_secs()),
         };
         TunnelError::Hung { device: self.device.clone(), cause }
-    }
-
-    /// Error of a request that could not be sent.
-    fn failed(&self, error: io::Error) -> TunnelError {
-        match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => self.hung(ANSWER_TIMEOUT),
-            _ => error.into(),
-        }
     }
 
     /// Readable when the process has ended.

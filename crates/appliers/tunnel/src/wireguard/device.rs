@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
-use flannel_common::{PublicKey, random_bytes};
+use flannel_common::{PublicKey, Throttle, random_bytes};
 use flannel_entries::tunnel::{WireguardDevice, WireguardPeer};
 use ipnet::IpNet;
 use parking_lot::{Mutex, RwLock};
@@ -22,6 +22,8 @@ use crate::sys::udp::UdpSocket;
 
 /// Start of the device's clock, which is not zero, so that what is older than this process has an age.
 const CLOCK_START: Duration = Duration::from_secs(24 * 3600);
+/// Handshakes in a second that are answered at once.
+const MAX_HANDSHAKES: u32 = 1000;
 /// Largest random part of the pause between attempts, in milliseconds.
 const MAX_JITTER_MS: u64 = 333;
 
@@ -35,6 +37,8 @@ pub(crate) struct Wireguard {
     /// Sockets for everything besides packets of the device, one of each family.
     sockets: ArcSwap<Vec<Arc<UdpSocket>>>,
     pub(super) cookies: Mutex<Cookies>,
+    /// Handshakes beyond these are looked at only if their sender has proved its address.
+    pub(super) handshakes: Mutex<Throttle>,
     /// Bytes that wait for all peers together.
     waiting: WaitingBytes,
     numbers: AtomicU64,
@@ -84,6 +88,7 @@ impl Wireguard {
             indices: RwLock::default(),
             sockets: ArcSwap::default(),
             cookies: Mutex::default(),
+            handshakes: Mutex::new(Throttle::with_burst(MAX_HANDSHAKES, Duration::from_secs(1))),
             waiting: WaitingBytes::default(),
             numbers: AtomicU64::new(0),
             is_idle: AtomicBool::new(false),

@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use super::device::{IndexTarget, Wireguard};
 use super::handshake;
@@ -11,8 +11,6 @@ use super::messages::{COOKIE, DATA, DATA_HEADER, INITIATION, RESPONSE, kind, wor
 use super::peer::{KEEPALIVE, Peer, RETRY, Sessions};
 use super::session::Session;
 
-/// Handshakes in a second above which only those are looked at whose sender has proved its address.
-const BUSY: u64 = 1000;
 const BETWEEN_INITIATIONS: Duration = Duration::from_millis(20);
 
 /// A packet that was opened, in the buffer it was received into.
@@ -96,7 +94,7 @@ impl Wireguard {
         if !own.is_meant(message) {
             return;
         }
-        if is_busy(now) {
+        if self.handshakes.lock().pass(Instant::now()).is_none() {
             let mut cookies = self.cookies.lock();
             if !cookies.has_cookie(message, from, now) {
                 if let Some(reply) = cookies.reply(&own, message, from, now) {
@@ -195,16 +193,4 @@ impl SessionReceipts {
             wireguard.initiate(&peer);
         }
     }
-}
-
-/// Counts one more handshake, and returns whether there are too many.
-fn is_busy(now: Duration) -> bool {
-    /// The second, and its number of handshakes.
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    const SHIFT: u32 = 24;
-    let second = now.as_secs();
-    let count = COUNT.load(Ordering::Relaxed);
-    let next = if count >> SHIFT == second { count + 1 } else { second << SHIFT | 1 };
-    COUNT.store(next, Ordering::Relaxed);
-    next & ((1 << SHIFT) - 1) > BUSY
 }

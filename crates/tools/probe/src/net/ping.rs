@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use flannel_common::random_bytes;
-use flannel_link::{EchoReply, echo_request};
+use flannel_link::{echo_request, read_echo_reply};
 
 use super::socket;
 
@@ -33,7 +33,7 @@ fn echo(is_v6: bool, nonce: u64) -> Vec<u8> {
 }
 
 fn is_answer(packet: &[u8], is_v6: bool, nonce: u64) -> bool {
-    EchoReply::read(packet, is_v6).is_some_and(|reply| reply.payload == nonce.to_be_bytes())
+    read_echo_reply(packet, is_v6).is_some_and(|(_, payload)| payload == nonce.to_be_bytes())
 }
 
 #[cfg(test)]
