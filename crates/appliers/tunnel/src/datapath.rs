@@ -192,16 +192,11 @@ impl Datapath {
     }
 
     pub fn in_use(&self) -> FeaturesInUse {
-        let Sources { queues, tun, udp, .. } = &self.sources;
-        let threads = queues.len() * (1 + self.config.bind.len());
-        FeaturesInUse {
-            tso: tun.tso,
-            uso: tun.uso,
-            udp_gso: udp.gso && !self.shared.is_gso_lost(),
-            udp_gro: udp.gro,
-            lanes: queues.len(),
-            threads,
-        }
+        let Sources { queues, tun: TunFeatures { tso, uso, .. }, udp, .. } = &self.sources;
+        let (tso, uso, lanes) = (*tso, *uso, queues.len());
+        let (udp_gso, udp_gro) = (udp.gso && !self.shared.is_gso_lost(), udp.gro);
+        let threads = lanes * (1 + self.config.bind.len());
+        FeaturesInUse { tso, uso, udp_gso, udp_gro, lanes, threads }
     }
 
     pub fn config(&self) -> &TunnelDevice {

@@ -266,14 +266,7 @@ impl DeviceWrite {
         let Some(flow) = self.flow.filter(|_| self.packets > 1) else { return };
         let packet = &mut buffer[flow.at..flow.at + flow.header];
         let tcp = flow.ip.protocol == packet::TCP;
-        if flow.ip.v6 {
-            packet[4..6].copy_from_slice(&((self.len - 40) as u16).to_be_bytes());
-        } else {
-            packet[2..4].copy_from_slice(&(self.len as u16).to_be_bytes());
-            packet[10..12].fill(0);
-            let sum = Sum::default().bytes(&packet[..flow.ip.len]).checksum();
-            packet[10..12].copy_from_slice(&sum);
-        }
+        packet::set_total(&mut packet[..flow.ip.len], flow.ip.v6, self.len);
         let length = self.len - flow.ip.len;
         let pseudo =
             Sum::pseudo_header(flow.ip.addresses(packet), flow.ip.protocol, length).folded();
@@ -286,13 +279,10 @@ impl DeviceWrite {
             transport[4..6].copy_from_slice(&(length as u16).to_be_bytes());
         }
         transport[offset..offset + 2].copy_from_slice(&pseudo);
-        self.vnet = VnetHeader {
-            gso: if tcp { Gso::Tcp } else { Gso::Udp },
-            segment: flow.segment as u16,
-            header: flow.header as u16,
-            checksum: Some((flow.ip.len as u16, offset as u16)),
-        }
-        .write(flow.ip.v6);
+        let gso = if tcp { Gso::Tcp } else { Gso::Udp };
+        let (segment, header) = (flow.segment as u16, flow.header as u16);
+        let checksum = Some((flow.ip.len as u16, offset as u16));
+        self.vnet = VnetHeader { gso, segment, header, checksum }.write(flow.ip.v6);
     }
 
     pub(crate) fn refused(&self, table: &Table) {

@@ -320,26 +320,18 @@ impl InboundLane {
                 shared.counters.dropped(DropReason::Truncated, 1);
                 continue;
             }
-            let start = slot * self.slot;
-            let end = start + received.len;
-            match &shared.wireguard {
-                None => self.inbound.take(
-                    &table,
-                    &shared.counters,
-                    received.from,
-                    &self.buffer,
-                    start..end,
-                    received.segment,
-                ),
-                Some(wireguard) => {
-                    self.opened.clear();
-                    let bytes = &mut self.buffer[start..end];
-                    let (from, segment) = (received.from, received.segment);
-                    let strange = wireguard.open(from, bytes, segment, &mut self.opened);
-                    shared.counters.dropped(DropReason::UnknownSender, strange);
-                    let (counters, opened) = (&shared.counters, &self.opened);
-                    self.inbound.take_opened(&table, counters, &self.buffer, start, opened);
-                }
+            let (start, counters) = (slot * self.slot, &shared.counters);
+            let (from, range, segment) =
+                (received.from, start..start + received.len, received.segment);
+            if let Some(wireguard) = &shared.wireguard {
+                self.opened.clear();
+                let bytes = &mut self.buffer[range];
+                let strange = wireguard.open(from, bytes, segment, &mut self.opened);
+                counters.dropped(DropReason::UnknownSender, strange);
+                let opened = &self.opened;
+                self.inbound.take_opened(&table, counters, &self.buffer, start, opened);
+            } else {
+                self.inbound.take(&table, counters, from, &self.buffer, range, segment);
             }
         }
         self.inbound.finish(&mut self.buffer);

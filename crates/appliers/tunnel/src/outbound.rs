@@ -240,16 +240,12 @@ impl Outbound {
         }
         let message = &mut self.messages[self.used];
         self.used += 1;
-        message.pieces.clear();
-        message.pieces.extend_from_slice(pieces);
-        *message = Message {
-            peer,
-            segment: len,
-            len,
-            packets: 1,
-            closed: alone || self.max_segments == 1,
-            pieces: std::mem::take(&mut message.pieces),
-        };
+        // Its memory is used again.
+        let mut room = std::mem::take(&mut message.pieces);
+        room.clear();
+        room.extend_from_slice(pieces);
+        let closed = alone || self.max_segments == 1;
+        *message = Message { peer, segment: len, len, packets: 1, pieces: room, closed };
     }
 
     fn answer(&mut self, judge: BatchContext<'_>, ip: &IpHeader, packet: &[u8], problem: Problem) {

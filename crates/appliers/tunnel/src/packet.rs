@@ -94,6 +94,17 @@ pub(crate) fn age(packet: &mut [u8], v6: bool) -> bool {
     true
 }
 
+/// Writes the length of a packet into its IP header, and the checksum that follows from it.
+pub(crate) fn set_total(ip: &mut [u8], v6: bool, total: usize) {
+    if v6 {
+        return ip[4..6].copy_from_slice(&((total - 40) as u16).to_be_bytes());
+    }
+    ip[2..4].copy_from_slice(&(total as u16).to_be_bytes());
+    ip[10..12].fill(0);
+    let sum = Sum::default().bytes(ip).checksum();
+    ip[10..12].copy_from_slice(&sum);
+}
+
 /// Completes a checksum that the kernel has left to us, from `start` to the end of the packet.
 pub(crate) fn complete_checksum(packet: &mut [u8], start: usize, offset: usize, udp: bool) -> bool {
     let Some(covered) = packet.get_mut(start..) else { return false };

@@ -61,16 +61,11 @@ impl SegmentPlan {
         to.copy_from_slice(header);
         let (ip, transport) = to.split_at_mut(self.ip.len);
         let total = self.header + payload.len();
-        if self.ip.v6 {
-            ip[4..6].copy_from_slice(&((total - 40) as u16).to_be_bytes());
-        } else {
-            ip[2..4].copy_from_slice(&(total as u16).to_be_bytes());
+        if !self.ip.v6 {
             let id = u16::from_be_bytes([ip[4], ip[5]]).wrapping_add(segment.index as u16);
             ip[4..6].copy_from_slice(&id.to_be_bytes());
-            ip[10..12].fill(0);
-            let sum = Sum::default().bytes(ip).checksum();
-            ip[10..12].copy_from_slice(&sum);
         }
+        packet::set_total(ip, self.ip.v6, total);
         let length = total - self.ip.len;
         let (at, udp) = if self.gso == Gso::Tcp {
             let offset = (segment.index * self.size) as u32;

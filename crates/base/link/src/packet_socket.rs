@@ -60,13 +60,9 @@ fn attach_filter(socket: &OwnedFd, filter: &[libc::sock_filter]) -> io::Result<(
     let program = libc::sock_fprog { len: length, filter: filter.as_ptr().cast_mut() };
     // SAFETY: the kernel reads program and instructions, which live as long as the call, and writes to neither.
     let attached = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_FILTER,
-            (&raw const program).cast(),
-            size_of::<libc::sock_fprog>() as libc::socklen_t,
-        )
+        let (value, size) = ((&raw const program).cast(), size_of_val(&program) as libc::socklen_t);
+        let option = libc::SO_ATTACH_FILTER;
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value, size)
     };
     if attached == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

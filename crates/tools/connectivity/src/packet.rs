@@ -98,13 +98,9 @@ pub(crate) fn read(packet: &[u8]) -> Option<(Flow, Content)> {
             if !is_intact(from, to, IpNumber::TCP, body) {
                 return None;
             }
-            let segment = Segment {
-                seq: tcp.sequence_number(),
-                ack: tcp.acknowledgment_number(),
-                syn: tcp.syn(),
-                rst: tcp.rst(),
-                data: tcp.payload().to_vec(),
-            };
+            let (seq, ack) = (tcp.sequence_number(), tcp.acknowledgment_number());
+            let (syn, rst, data) = (tcp.syn(), tcp.rst(), tcp.payload().to_vec());
+            let segment = Segment { seq, ack, syn, rst, data };
             Some((flow(from, to, body)?, Content::Tcp(segment)))
         }
         IpNumber::ICMP | IpNumber::IPV6_ICMP => {

@@ -196,12 +196,8 @@ impl Sender {
         let count = self.calls.len() as libc::c_uint;
         // SAFETY: what the calls point to is held, unmoved, by `self` and the caller until this returns.
         let sent = unsafe {
-            libc::sendmmsg(
-                socket.fd.as_raw_fd(),
-                self.calls.as_mut_ptr(),
-                count,
-                libc::MSG_DONTWAIT as _,
-            )
+            let calls = self.calls.as_mut_ptr();
+            libc::sendmmsg(socket.fd.as_raw_fd(), calls, count, libc::MSG_DONTWAIT as _)
         };
         check(sent).map(|sent| sent as usize)
     }

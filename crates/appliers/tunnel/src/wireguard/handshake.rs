@@ -223,12 +223,8 @@ pub(super) fn read_initiation(own: &Identity, message: &[u8]) -> Option<Received
     let mut timestamp = [0; 12];
     let len = noise.read_message(message.get(NOISE_INITIATION)?, &mut timestamp).ok()?;
     let peer = PublicKey(*noise.get_remote_static()?.first_chunk()?);
-    (len == timestamp.len()).then_some(ReceivedInitiation {
-        noise,
-        peer,
-        timestamp,
-        remote: word(message, 4),
-    })
+    let remote = word(message, 4);
+    (len == timestamp.len()).then_some(ReceivedInitiation { noise, peer, timestamp, remote })
 }
 
 impl ReceivedInitiation {

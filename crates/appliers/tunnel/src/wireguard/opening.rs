@@ -52,18 +52,15 @@ impl Wireguard {
                         strange += 1;
                         continue;
                     };
-                    let len = session.is_good(now).then(|| session.open(message)).flatten();
-                    let Some(len) = len else {
+                    let is_good = session.is_good(now);
+                    let Some(len) = is_good.then(|| session.open(message)).flatten() else {
                         strange += 1;
                         continue;
                     };
                     heard.note(peer, session, len > 0);
                     if len > 0 {
-                        opened.push(OpenedPacket {
-                            at: start + DATA_HEADER,
-                            len,
-                            peer: peer.number,
-                        });
+                        let (at, peer) = (start + DATA_HEADER, peer.number);
+                        opened.push(OpenedPacket { at, len, peer });
                     }
                 }
                 Some(INITIATION) => self.on_initiation(from, message, now),

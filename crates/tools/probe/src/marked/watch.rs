@@ -155,14 +155,9 @@ impl Watch {
         let mut length = size_of_val(&from) as libc::socklen_t;
         // SAFETY: both buffers live until the call returns, and the kernel is told how large they are.
         let received = unsafe {
-            libc::recvfrom(
-                self.socket.as_raw_fd(),
-                frame.as_mut_ptr().cast(),
-                frame.len(),
-                0,
-                std::ptr::from_mut(&mut from).cast(),
-                &raw mut length,
-            )
+            let (socket, to) = (self.socket.as_raw_fd(), frame.as_mut_ptr().cast());
+            let sender = (&raw mut from).cast();
+            libc::recvfrom(socket, to, frame.len(), 0, sender, &raw mut length)
         };
         let Ok(received) = usize::try_from(received) else {
             let error = io::Error::last_os_error();

@@ -97,12 +97,10 @@ impl Exchange {
                 Reply::Challenge { .. } => return Err(AskOutcome::Silent),
                 Reply::Answer(answer) => {
                     let here = question.since.elapsed() + SLACK;
-                    return Ok(ProbeAnswer {
-                        latency: sent.elapsed(),
-                        standing: answer.standing,
-                        has_heard: answer.heard.is_some_and(|heard| heard <= here),
-                        machine: answer.machine,
-                    });
+                    let has_heard = answer.heard.is_some_and(|heard| heard <= here);
+                    let (latency, standing, machine) =
+                        (sent.elapsed(), answer.standing, answer.machine);
+                    return Ok(ProbeAnswer { latency, standing, has_heard, machine });
                 }
             }
         }

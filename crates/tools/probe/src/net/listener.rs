@@ -6,7 +6,7 @@ use std::num::{NonZeroU16, NonZeroU64};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use flannel_common::{Backoff, Task};
+use flannel_common::{Backoff, Task, Throttle};
 use ipnet::IpNet;
 use tokio::net::UdpSocket;
 
@@ -20,6 +20,7 @@ use crate::wire::Standing;
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 /// Packets that are read in a second at most: whoever floods a node does not keep its daemon from its work.
 const MAX_READ: u32 = 20_000;
+const READ_PAUSE: Duration = Duration::from_millis(100);
 /// The longest packet there is, so that a large one is not taken for shorter than it was.
 const MAX_DATAGRAM_LEN: usize = 65_535;
 
@@ -72,23 +73,17 @@ async fn serve(at: SocketAddr, way: Way, answering: Arc<Responder>) {
     let socket = open_patiently(at).await;
     let mut bytes = vec![0; MAX_DATAGRAM_LEN];
     let mut limits = AskLimits::default();
-    let mut left = MAX_READ;
-    let mut second = Instant::now();
+    let mut reads = Throttle::with_burst(MAX_READ, Duration::from_secs(1));
     loop {
         let Ok((length, from)) = socket.recv_from(&mut bytes).await else {
             // What an answer met on its way is told here, and is over.
             continue;
         };
-        if second.elapsed() >= Duration::from_secs(1) {
-            (second, left) = (Instant::now(), MAX_READ);
-        }
-        if left == 0 {
+        if reads.pass(Instant::now()).is_none() {
             // The kernel drops what waits too long.
-            let rest = Duration::from_secs(1).saturating_sub(second.elapsed());
-            tokio::time::sleep(rest).await;
+            tokio::time::sleep(READ_PAUSE).await;
             continue;
         }
-        left -= 1;
         let Some(packet) = bytes.get(..length) else { continue };
         let now = answering.started.elapsed();
         let is_known = has_good_cookie(packet, from.ip(), now, &answering.cookies);
