@@ -107,7 +107,6 @@ impl Shared {
     }
 }
 
-/// Device and sockets, of a datapath that runs or is handed over.
 #[derive(Debug)]
 pub(crate) struct Sources {
     pub(crate) queues: Vec<Arc<TunQueue>>,
@@ -180,7 +179,7 @@ impl Datapath {
     fn prepare(config: TunnelDevice, sources: Sources) -> io::Result<Self> {
         let alarm = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let shared = Arc::new(Shared {
-            table: Arc::new(ArcSwap::from_pointee(Table::empty(config.own))),
+            table: Arc::new(ArcSwap::from_pointee(Table::build(config.own, Vec::new()))),
             counters: Counters::default(),
             departed: Counters::default(),
             wireguard: config.wireguard.as_ref().map(Wireguard::new),

@@ -60,10 +60,6 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn empty(own: OwnAddresses) -> Self {
-        Self::build(own, Vec::new())
-    }
-
     /// The next table. Peers that were in the former one just as they are now keep their counters.
     pub(crate) fn next(
         former: &Self,
@@ -81,7 +77,7 @@ impl Table {
         Self::build(own, peers.into_iter().map(state).collect())
     }
 
-    fn build(own: OwnAddresses, peers: Vec<Arc<PeerState>>) -> Self {
+    pub(crate) fn build(own: OwnAddresses, peers: Vec<Arc<PeerState>>) -> Self {
         #[cfg(test)]
         tests::BUILT.set(tests::BUILT.get() + 1);
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
@@ -216,7 +212,7 @@ pub(crate) mod tests {
     #[test]
     fn one_lease_of_many_changes_its_slot_and_leaves_the_others_their_state() {
         let all = (0..=u8::MAX).map(|number| peer(number, number));
-        let former = next(&Table::empty(OWN), all);
+        let former = next(&Table::build(OWN, Vec::new()), all);
         let (next, departed) =
             former.changed([(peer(7, 99), None)], [peer(9, 9).subnet]).expect("no rebuilding");
         assert_eq!(departed.iter().map(|it| it.peer).collect::<Vec<_>>(), [peer(9, 9), peer(7, 7)]);
@@ -234,7 +230,7 @@ pub(crate) mod tests {
     fn nested_and_doubled_subnets_are_built_again() {
         let wide = Peer { subnet: "10.1.0.0/16".parse().expect("a subnet"), ..peer(0, 1) };
         for peers in [vec![wide, peer(1, 1)], vec![peer(1, 1), peer(1, 2)]] {
-            let table = next(&Table::empty(OWN), peers);
+            let table = next(&Table::build(OWN, Vec::new()), peers);
             assert!(table.changed([(peer(1, 3), None)], []).is_none());
         }
     }
@@ -249,7 +245,7 @@ pub(crate) mod tests {
             let peers = |map: &std::collections::BTreeMap<u8, u8>| -> Vec<Peer> {
                 map.iter().map(|(number, endpoint)| peer(*number, *endpoint)).collect()
             };
-            let former = next(&Table::empty(OWN), peers(&before));
+            let former = next(&Table::build(OWN, Vec::new()), peers(&before));
             let mut after = before.clone();
             after.retain(|number, _| !gone.contains(number));
             after.extend(&put);

@@ -39,7 +39,7 @@ impl Sent {
 
 impl Pipeline {
     pub fn new(own: OwnAddresses, peers: &[Peer]) -> Self {
-        let empty = Table::empty(own);
+        let empty = Table::build(own, Vec::new());
         Self {
             table: Table::next(&empty, own, peers.iter().map(|peer| (*peer, None))),
             counters: Counters::default(),

@@ -12,7 +12,6 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use crate::simulation;
 
-/// Bytes kept of a program's standard error.
 const MAX_ERROR_BYTES: usize = 64 * 1024;
 
 /// Result of a program that has ended by itself.

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 /// Where programs for administrators are even if `PATH` does not say so.
 const USUAL: [&str; 5] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/sbin"];
 
-/// Directories that are looked through, in order.
 #[derive(Clone, Debug)]
 pub struct SearchPath(Vec<PathBuf>);
 
@@ -31,7 +30,6 @@ impl SearchPath {
         Self(std::env::split_paths(path).filter(is_named).collect())
     }
 
-    /// The first program of this name that can be run.
     pub fn find(&self, program: &str) -> Option<PathBuf> {
         self.0.iter().map(|directory| directory.join(program)).find(|path| can_run(path))
     }

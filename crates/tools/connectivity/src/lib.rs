@@ -22,7 +22,6 @@ mod udp_trial;
 pub use in_kernel::sweep;
 pub use test_pod::{PodEvent, PodPlan, TestPod, wait_until_gone};
 
-/// Which requests are about this.
 pub const KIND: &str = "connectivity";
 
 /// Where test pods listen, unless the request says otherwise. They are alone at their addresses.

@@ -9,9 +9,7 @@ use crate::protocol::TrialResult;
 use crate::tcp_trial::{TcpAnswering, TcpTrial};
 use crate::udp_trial::UdpTrial;
 
-/// Of a small question, in bytes.
 const SMALL: usize = 64;
-/// So many others are asked at once.
 const MAX_RUNNING_TRIALS: usize = 16;
 /// Ports from which is asked, three for each conversation.
 const PORTS: std::ops::Range<u16> = 20_000..60_000;

@@ -38,7 +38,6 @@ pub enum PodEvent {
     Found(Box<TrialResult>),
     /// All that were to be tried have been.
     Done,
-    /// There is none, and why.
     Failed(String),
 }
 

@@ -25,7 +25,6 @@ struct Shared {
     peers: SharedPeers,
     started: Instant,
     changed: Arc<Notify>,
-    /// Packets leave this node with wrong checksums.
     checksum: watch::Sender<bool>,
 }
 

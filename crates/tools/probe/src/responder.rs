@@ -66,13 +66,10 @@ pub fn answer(
     if way == Way::Overlay && !plain {
         directory.note_fits(&subnet, from, about_v6, fits);
     }
-    let answer = Answer {
-        nonce,
-        standing: directory.standing(&subnet),
-        heard: directory.heard(&subnet, about_v6).map(|heard| now.saturating_sub(heard)),
-        size: u16::try_from(bytes.len()).unwrap_or(u16::MAX),
-        machine: directory.machine(),
-    };
+    let (standing, machine) = (directory.standing(&subnet), directory.machine());
+    let heard = directory.heard(&subnet, about_v6).map(|heard| now.saturating_sub(heard));
+    let size = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
+    let answer = Answer { nonce, standing, heard, size, machine };
     Some(Response { reply: Reply::Answer(answer), plain })
 }
 

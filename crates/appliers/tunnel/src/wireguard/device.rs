@@ -32,14 +32,12 @@ pub(crate) struct Wireguard {
     mtu: AtomicUsize,
     epoch: Instant,
     peers: RwLock<Peers>,
-    /// Targets of the indices in messages.
     indices: RwLock<HashMap<u32, IndexTarget>>,
     /// Sockets for everything besides packets of the device, one of each family.
     sockets: ArcSwap<Vec<Arc<UdpSocket>>>,
     pub(super) cookies: Mutex<Cookies>,
     /// Handshakes beyond these are looked at only if their sender has proved its address.
     pub(super) handshakes: Mutex<Throttle>,
-    /// Bytes that wait for all peers together.
     waiting: WaitingBytes,
     numbers: AtomicU64,
     /// Whether no peer has anything due, so that timers are not checked.
@@ -177,7 +175,6 @@ impl Wireguard {
         }
     }
 
-    /// All peers of the device, in a stable order.
     pub(crate) fn peers(&self) -> Vec<(WireguardPeer, Arc<Peer>)> {
         let mut peers: Vec<_> = self.peers.read().by_key.values().cloned().collect();
         peers.sort_by_key(|(config, _)| config.public_key);

@@ -192,7 +192,6 @@ impl Peer {
         }
     }
 
-    /// Whether an empty packet is to be sent now.
     pub(super) fn is_keepalive_due(&self, now: Duration) -> bool {
         let asked = PeerTimers::has_come(&self.due.keepalive, now);
         PeerTimers::has_come(&self.due.persistent, now) || asked

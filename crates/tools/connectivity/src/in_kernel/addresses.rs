@@ -18,7 +18,6 @@ use netlink_packet_route::neighbour::{
 const NETWORKS: &str = "/var/lib/cni/networks";
 /// To whom it has given what is a test pod's.
 const HOLDER: (&str, &str) = ("flannel-test-pod", "eth0");
-/// Addresses that are tried for each family.
 const MAX_CANDIDATES: usize = 8;
 /// How long somebody who has an address may take to say so.
 const NEIGHBOUR_TIMEOUT: Duration = Duration::from_millis(250);
@@ -29,7 +28,6 @@ pub(crate) struct Addresses {
 }
 
 impl Addresses {
-    /// One of each of these networks.
     pub(super) fn choose(nets: impl Iterator<Item = IpNet>) -> Result<Self, String> {
         let given = given_out(Path::new(NETWORKS));
         let taken: BTreeSet<IpAddr> = given.iter().map(|(_, it)| it.ip).collect();

@@ -86,7 +86,6 @@ impl LargePacket {
     }
 }
 
-/// What a device is to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Place {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 
 use flannel_link::open_echo_socket;
 use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
@@ -66,12 +66,7 @@ fn into_tokio(fd: OwnedFd) -> io::Result<UdpSocket> {
     UdpSocket::from_std(std::net::UdpSocket::from(fd))
 }
 
-fn set(
-    fd: &impl std::os::fd::AsFd,
-    level: libc::c_int,
-    option: libc::c_int,
-    on: bool,
-) -> io::Result<()> {
+fn set(fd: &impl AsFd, level: libc::c_int, option: libc::c_int, on: bool) -> io::Result<()> {
     let value = libc::c_int::from(on);
     let length = libc::socklen_t::try_from(size_of_val(&value)).unwrap_or_default();
     // SAFETY: the value is one integer of the length given, and lives until the call has returned.
