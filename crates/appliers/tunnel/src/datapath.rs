@@ -596,9 +596,10 @@ mod tests {
             features: Features::default(),
             wireguard,
         };
-        let (queues, sockets, in_use) = (Vec::new(), Vec::new(), FeaturesInUse::default());
+        let (queues, sockets) = (Vec::new(), Vec::new());
+        let (tun, udp) = (TunFeatures::default(), UdpFeatures::default());
         let place = DevicePlace::find("none").expect("a socket");
-        Datapath::prepare(config, Sources { queues, sockets, in_use, place }).expect("an alarm")
+        Datapath::prepare(config, Sources { queues, sockets, tun, udp, place }).expect("an alarm")
     }
 
     fn subnet(number: u16) -> IpNet {

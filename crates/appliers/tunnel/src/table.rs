@@ -205,14 +205,14 @@ pub(crate) mod tests {
         (0..=u8::MAX).map(|number| Some(table.find(false, at(number))?.1.peer)).collect()
     }
 
-    fn next(former: &Table, peers: impl IntoIterator<Item = Peer>) -> Table {
+    fn next_table(former: &Table, peers: impl IntoIterator<Item = Peer>) -> Table {
         Table::next(former, OWN, peers.into_iter().map(|peer| (peer, None)))
     }
 
     #[test]
     fn one_lease_of_many_changes_its_slot_and_leaves_the_others_their_state() {
         let all = (0..=u8::MAX).map(|number| peer(number, number));
-        let former = next(&Table::build(OWN, Vec::new()), all);
+        let former = next_table(&Table::build(OWN, Vec::new()), all);
         let (next, departed) =
             former.changed([(peer(7, 99), None)], [peer(9, 9).subnet]).expect("no rebuilding");
         assert_eq!(departed.iter().map(|it| it.peer).collect::<Vec<_>>(), [peer(9, 9), peer(7, 7)]);
@@ -230,7 +230,7 @@ pub(crate) mod tests {
     fn nested_and_doubled_subnets_are_built_again() {
         let wide = Peer { subnet: "10.1.0.0/16".parse().expect("a subnet"), ..peer(0, 1) };
         for peers in [vec![wide, peer(1, 1)], vec![peer(1, 1), peer(1, 2)]] {
-            let table = next(&Table::build(OWN, Vec::new()), peers);
+            let table = next_table(&Table::build(OWN, Vec::new()), peers);
             assert!(table.changed([(peer(1, 3), None)], []).is_none());
         }
     }
@@ -245,14 +245,14 @@ pub(crate) mod tests {
             let peers = |map: &std::collections::BTreeMap<u8, u8>| -> Vec<Peer> {
                 map.iter().map(|(number, endpoint)| peer(*number, *endpoint)).collect()
             };
-            let former = next(&Table::build(OWN, Vec::new()), peers(&before));
+            let former = next_table(&Table::build(OWN, Vec::new()), peers(&before));
             let mut after = before.clone();
             after.retain(|number, _| !gone.contains(number));
             after.extend(&put);
             let subnets = gone.iter().map(|number| peer(*number, 0).subnet);
             let put = peers(&put).into_iter().map(|peer| (peer, None));
             if let Some((next, _)) = former.changed(put, subnets) {
-                let built = next(&former, peers(&after));
+                let built = next_table(&former, peers(&after));
                 prop_assert_eq!(found(&next), found(&built));
                 prop_assert_eq!(next.peers().len(), built.peers().len());
             }
