@@ -286,13 +286,8 @@ impl Peers {
 
     fn plan(&self, own: &Arc<ProbingNode>, turn: Turn) -> Option<Plan> {
         let peer = self.all.get(&turn.peer)?;
-        let way = if own.encapsulation.tunnel().is_some() {
-            ProbingNode::over
-        } else {
-            ProbingNode::under
-        };
         let mut families: Vec<usize> =
-            (0..2).filter(|family| way(own, &peer.target, *family).is_some()).collect();
+            (0..2).filter(|family| own.can_reach(&peer.target, *family)).collect();
         if families.len() > 1 && !turn.both && !turn.has_failed {
             families = vec![families[turn.round as usize % families.len()]];
         }
@@ -570,6 +565,11 @@ impl ProbingNode {
     pub(crate) fn under(&self, target: &Target, family: usize) -> Option<(IpAddr, IpAddr)> {
         let way = |family: usize| (*self.underlay.get(family)?).zip(*target.public.get(family)?);
         way(family).or_else(|| way(1 - family).filter(|_| self.encapsulation.tunnel().is_some()))
+    }
+
+    fn can_reach(&self, target: &Target, family: usize) -> bool {
+        let way = if self.encapsulation.tunnel().is_some() { Self::over } else { Self::under };
+        way(self, target, family).is_some()
     }
 }
 
