@@ -76,7 +76,7 @@ impl OutboundLane {
         let Some(mut at) = self.read(0, true)? else { return Ok(()) };
         let table = Arc::clone(self.table.load());
         let judge = BatchContext { table: &table, counters: &shared.counters, now: Instant::now() };
-        self.outbound.take(judge, &mut self.buffer, 0, at);
+        self.outbound.take(judge, &mut self.buffer, 0..at);
         if self.eager {
             self.send(shared, judge);
             at = 0;
@@ -86,7 +86,7 @@ impl OutboundLane {
             // The next packet begins on a cache line of its own.
             let start = at.next_multiple_of(64);
             let Some(end) = self.read(start, false)? else { break };
-            self.outbound.take(judge, &mut self.buffer, start, end);
+            self.outbound.take(judge, &mut self.buffer, start..end);
             at = end;
             more += 1;
         }

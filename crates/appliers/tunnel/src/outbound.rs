@@ -3,6 +3,7 @@
 //! Each datagram is one inner packet of at most the MTU. Consecutive ones of one size to one peer are put together to
 //! one message, which the kernel cuts again (UDP_SEGMENT): one system call for dozens of packets.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use flannel_common::Throttle;
@@ -128,15 +129,9 @@ impl Outbound {
         self.answer_ends.clear();
     }
 
-    /// Takes in what one read from the device gave, at `at..end` of `buffer`.
-    pub(crate) fn take(
-        &mut self,
-        judge: BatchContext<'_>,
-        buffer: &mut [u8],
-        at: usize,
-        end: usize,
-    ) {
-        if let Err(reason) = self.try_take(judge, buffer, at, end) {
+    /// Takes in what one read from the device gave, in `range` of `buffer`.
+    pub(crate) fn take(&mut self, judge: BatchContext<'_>, buffer: &mut [u8], range: Range<usize>) {
+        if let Err(reason) = self.try_take(judge, buffer, range) {
             judge.counters.dropped(reason, 1);
         }
     }
@@ -145,11 +140,11 @@ impl Outbound {
         &mut self,
         judge: BatchContext<'_>,
         buffer: &mut [u8],
-        at: usize,
-        end: usize,
+        range: Range<usize>,
     ) -> Result<(), DropReason> {
         const MALFORMED: DropReason = DropReason::Malformed;
-        let read = buffer.get_mut(at..end).ok_or(MALFORMED)?;
+        let end = range.end;
+        let read = buffer.get_mut(range).ok_or(MALFORMED)?;
         let (vnet, packet) = if self.vnet {
             let (header, packet) =
                 read.split_first_chunk_mut::<{ vnet::LEN }>().ok_or(MALFORMED)?;

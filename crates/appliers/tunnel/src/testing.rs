@@ -62,7 +62,7 @@ impl Pipeline {
             BatchContext { table: &self.table, counters: &self.counters, now: Instant::now() };
         let mut at = 0;
         for read in reads {
-            self.outbound.take(judge, &mut buffer, at, at + read.len());
+            self.outbound.take(judge, &mut buffer, at..at + read.len());
             at += read.len();
         }
         let mut sent = Sent::default();

@@ -412,15 +412,8 @@ impl IncompletePeers {
 
 impl Peer {
     fn new(target: Target) -> Self {
-        Self {
-            target,
-            cookies: [0; 4],
-            heard: [None, None],
-            records: Default::default(),
-            latency: None,
-            turn_began: None,
-            last_turn: None,
-        }
+        let (cookies, heard, records) = Default::default();
+        Self { target, cookies, heard, records, latency: None, turn_began: None, last_turn: None }
     }
 
     fn take_in(&mut self, family: usize, evidence: &Evidence, mtu: Option<u32>) {

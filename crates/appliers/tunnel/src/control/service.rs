@@ -35,12 +35,9 @@ pub fn run() -> io::Result<()> {
         let _ = rustix::thread::set_name(&name);
     }
     let starter = UnixStream::from(rustix::io::dup(rustix::stdio::stdin())?);
-    let service = Arc::new(Service::new()?);
-    service.attend(starter, |service| {
-        if !service.served.lock().is_serving() {
-            std::process::exit(0);
-        }
-    })?;
+    let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let service = Arc::new(Service { served: Mutex::default(), wake });
+    service.attend(starter, true)?;
     service.serve()
 }
 
@@ -66,11 +63,6 @@ impl ServedDatapath {
 }
 
 impl Service {
-    fn new() -> io::Result<Self> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { served: Mutex::default(), wake })
-    }
-
     fn serve(self: Arc<Self>) -> io::Result<()> {
         // Optional: without it a device that was moved away is missed only when its config is sent again.
         let links = Socket::listen(Protocol::Route, libc::RTMGRP_LINK as u32);
@@ -121,24 +113,22 @@ impl Service {
                 self.reopen();
             }
             if connection && let Some(Ok((stream, _))) = listener.map(|it| it.accept()) {
-                self.attend(stream, |_| {})?;
+                self.attend(stream, false)?;
             }
         }
     }
 
-    /// Answers a connection in a thread of its own; `at_its_end` runs when there is nothing more to answer.
-    fn attend(
-        self: &Arc<Self>,
-        stream: UnixStream,
-        at_its_end: impl FnOnce(&Self) + Send + 'static,
-    ) -> io::Result<()> {
+    /// Answers a connection in a thread of its own. With the starter's ends a process that serves nothing.
+    fn attend(self: &Arc<Self>, stream: UnixStream, is_starter: bool) -> io::Result<()> {
         let this = Arc::clone(self);
         let thread = std::thread::Builder::new().name("tunnel-control".to_owned());
-        thread.spawn(move || {
+        let spawned = thread.spawn(move || {
             this.converse(&stream);
-            at_its_end(&this);
-        })?;
-        Ok(())
+            if is_starter && !this.served.lock().is_serving() {
+                std::process::exit(0);
+            }
+        });
+        spawned.map(drop)
     }
 
     /// Opens the device again: somebody has removed it, moved it away, or turned it into something else.

@@ -161,9 +161,8 @@ impl Watch {
         };
         let Ok(received) = usize::try_from(received) else {
             let error = io::Error::last_os_error();
-            return match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
-                _ if error.raw_os_error() == Some(libc::ENETDOWN) => Ok(None),
+            return match error.raw_os_error() {
+                Some(libc::EAGAIN | libc::EINTR | libc::ENETDOWN) => Ok(None),
                 _ => Err(error),
             };
         };
