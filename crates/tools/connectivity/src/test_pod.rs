@@ -164,8 +164,7 @@ impl MadePod {
             match out {
                 Outgoing::Packet(packet) => pod.port.send(&packet),
                 Outgoing::OfNode(to, data) => {
-                    let of_family = |socket: &&UdpSocket| is_family(socket, to);
-                    if let Some(socket) = node.iter().find(of_family) {
+                    if let Some(socket) = node.iter().find(|socket| is_family(socket, to)) {
                         let _ = socket.send_to(&data, (to, plan.port));
                     }
                 }

@@ -321,7 +321,7 @@ impl Peers {
     ) -> Option<VerdictChange> {
         let mtu = self.own.as_ref().map(|own| own.mtu);
         let peer = self.all.get_mut(subnet)?;
-        let former = peer.known();
+        let former = peer.known().map(|former| former.verdict);
         peer.cookies = cookies;
         let ended = SystemTime::now();
         peer.last_turn = Some((peer.turn_began.take().unwrap_or(ended), ended));
@@ -340,11 +340,10 @@ impl Peers {
         let known = peer.known();
         self.schedule.done(subnet, is_well, now, rng);
         let known = known?;
-        let former = former.map(|former| former.verdict);
         // How many are lost, and how long they take, differs from turn to turn.
         let is_same = match (&former, &known.verdict) {
-            (Some(ProbeVerdict::Lossy(_)), ProbeVerdict::Lossy(_)) => true,
-            (Some(ProbeVerdict::Slow(_)), ProbeVerdict::Slow(_)) => true,
+            (Some(ProbeVerdict::Lossy(_)), ProbeVerdict::Lossy(_))
+            | (Some(ProbeVerdict::Slow(_)), ProbeVerdict::Slow(_)) => true,
             (former, verdict) => former.as_ref() == Some(verdict),
         };
         (!is_same).then_some(VerdictChange { former, known })

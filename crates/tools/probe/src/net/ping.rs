@@ -16,12 +16,12 @@ pub(crate) async fn ping(from: SocketAddr, to: SocketAddr, timeout: Duration) ->
     socket.send(&echo(to.is_ipv6(), nonce)).await.ok()?;
     let answered = async {
         let mut bytes = [0; 256];
-        loop {
-            let Ok(length) = socket.recv(&mut bytes).await else { return false };
+        while let Ok(length) = socket.recv(&mut bytes).await {
             if bytes.get(..length).is_some_and(|packet| is_answer(packet, to.is_ipv6(), nonce)) {
                 return true;
             }
         }
+        false
     };
     Some(tokio::time::timeout(timeout, answered).await.unwrap_or(false))
 }
