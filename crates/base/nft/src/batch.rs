@@ -3,7 +3,13 @@
 use flannel_netlink::{AttributeWriter, RawRequest};
 
 use crate::wire::{self, APPEND, CREATE};
-use crate::{Expressions, Hook, TableFamily, of_table, request, userdata};
+use crate::{
+    Element, Expressions, Flowtable, Hook, Set, TableFamily, TableOwnership, of_table, request,
+    userdata,
+};
+
+/// Elements are told in one attribute, whose length is a number of 16 bits.
+const ELEMENTS_BYTES: usize = 48 * 1024;
 
 /// Where among its chain's rules a rule goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,11 +27,12 @@ pub struct Batch {
     pub(crate) changes: Vec<RawRequest>,
     /// What each change is for, in words that follow "could not".
     pub(crate) words: Vec<String>,
+    sets: u32,
 }
 
 impl Batch {
     pub fn new(family: TableFamily, table: &str) -> Self {
-        Self { family, table: table.to_owned(), changes: Vec::new(), words: Vec::new() }
+        Self { family, table: table.to_owned(), changes: Vec::new(), words: Vec::new(), sets: 0 }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -38,6 +45,7 @@ impl Batch {
         self.changes.iter().any(|change| kinds.contains(&(change.kind & 0xff)))
     }
 
+    /// Goes on with another table.
     pub fn switch(&mut self, family: TableFamily, table: &str) {
         self.family = family;
         table.clone_into(&mut self.table);
@@ -45,7 +53,17 @@ impl Batch {
 
     /// Makes the table, unless it is there.
     pub fn table(&mut self, comment: &str) {
-        let table = commented(of_table(&self.table), wire::TABLE_USERDATA, comment);
+        self.owned_table(comment, TableOwnership::Shared);
+    }
+
+    /// Makes the table the connection's own, or takes over one whose owner is gone.
+    pub fn owned_table(&mut self, comment: &str, ownership: TableOwnership) {
+        let table = of_table(&self.table);
+        let table = commented(table, wire::TABLE_USERDATA, comment);
+        let table = match ownership.flags() {
+            0 => table,
+            flags => table.be32(wire::TABLE_FLAGS, flags),
+        };
         self.push(wire::NEW_TABLE, CREATE, format!("make the table {}", self.table), table);
     }
 
@@ -82,6 +100,7 @@ impl Batch {
         self.push(wire::DELETE_CHAIN, 0, format!("remove the chain {name}"), chain);
     }
 
+    /// Removes all rules of a chain.
     pub fn flush(&mut self, chain: &str) {
         let rules = of_table(&self.table).text(wire::RULE_CHAIN, chain);
         self.push(wire::DELETE_RULE, 0, format!("empty the chain {chain}"), rules);
@@ -124,8 +143,89 @@ impl Batch {
         self.push(wire::DELETE_RULE, 0, format!("remove a rule from the chain {chain}"), rule);
     }
 
+    /// Makes a set or a map, unless it is there.
+    pub fn set(&mut self, set: &Set) {
+        self.sets += 1;
+        let attributes = set.encode(&self.table, self.sets);
+        self.push(wire::NEW_SET, CREATE, format!("make the set {}", set.name), attributes);
+    }
+
+    pub fn delete_set(&mut self, name: &str) {
+        let set = of_table(&self.table).text(wire::SET_NAME, name);
+        self.push(wire::DELETE_SET, 0, format!("remove the set {name}"), set);
+    }
+
+    pub fn add_elements(&mut self, set: &str, elements: &[Element]) {
+        let what = format!("add to the set {set}");
+        self.change_elements(wire::NEW_ELEMENTS, CREATE, &what, set, elements);
+    }
+
+    pub fn delete_elements(&mut self, set: &str, elements: &[Element]) {
+        let what = format!("remove from the set {set}");
+        self.change_elements(wire::DELETE_ELEMENTS, 0, &what, set, elements);
+    }
+
+    /// Removes all elements of a set.
+    pub fn flush_set(&mut self, set: &str) {
+        let all = of_table(&self.table).text(wire::SET_NAME, set);
+        self.push(wire::DELETE_ELEMENTS, 0, format!("empty the set {set}"), all);
+    }
+
+    fn change_elements(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        what: &str,
+        set: &str,
+        elements: &[Element],
+    ) {
+        let mut elements = elements.iter().peekable();
+        while elements.peek().is_some() {
+            let mut list = AttributeWriter::default();
+            while list.as_bytes().len() < ELEMENTS_BYTES
+                && let Some(element) = elements.next()
+            {
+                let element = element.encode();
+                list.append(&AttributeWriter::default().nest(wire::LIST_ELEMENT, &element));
+            }
+            let change =
+                of_table(&self.table).text(wire::SET_NAME, set).nest(wire::ELEMENTS, &list);
+            self.push(kind, flags, what.to_owned(), change);
+        }
+    }
+
+    /// Makes a named counter, which counts from 0, unless it is there.
+    pub fn counter(&mut self, name: &str) {
+        let zero =
+            AttributeWriter::default().be64(wire::COUNTER_BYTES, 0).be64(wire::COUNTER_PACKETS, 0);
+        let counter = self.of_counter(name).nest(wire::OBJECT_DATA, &zero);
+        self.push(wire::NEW_OBJECT, CREATE, format!("make the counter {name}"), counter);
+    }
+
+    pub fn delete_counter(&mut self, name: &str) {
+        let counter = self.of_counter(name);
+        self.push(wire::DELETE_OBJECT, 0, format!("remove the counter {name}"), counter);
+    }
+
+    pub fn flowtable(&mut self, flowtable: &Flowtable) {
+        let attributes = flowtable.encode(&self.table);
+        let what = format!("make the flowtable {}", flowtable.name);
+        self.push(wire::NEW_FLOWTABLE, CREATE, what, attributes);
+    }
+
+    pub fn delete_flowtable(&mut self, name: &str) {
+        let flowtable = of_table(&self.table).text(wire::FLOWTABLE_NAME, name);
+        self.push(wire::DELETE_FLOWTABLE, 0, format!("remove the flowtable {name}"), flowtable);
+    }
+
     fn of_chain(&self, name: &str) -> AttributeWriter {
         of_table(&self.table).text(wire::CHAIN_NAME, name)
+    }
+
+    fn of_counter(&self, name: &str) -> AttributeWriter {
+        of_table(&self.table)
+            .text(wire::OBJECT_NAME, name)
+            .be32(wire::OBJECT_TYPE, wire::OBJECT_COUNTER)
     }
 
     fn push(&mut self, kind: u16, flags: u16, what: String, attributes: AttributeWriter) {

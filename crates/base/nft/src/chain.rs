@@ -65,6 +65,7 @@ impl Hook {
     }
 }
 
+/// A chain, without its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
     pub name: String,
@@ -101,7 +102,8 @@ impl Nft {
         Ok(self.chain(family, table, chain)?.is_some())
     }
 
-    /// All chains of a table. The kernel lists the whole family's: ask for single ones if names are known.
+    /// All chains of a table. The kernel tells of those of all tables of the family: ask for single ones if their
+    /// names are known.
     pub fn chains(&mut self, family: TableFamily, table: &str) -> Result<Vec<Chain>> {
         let question = request(wire::GET_CHAIN, family, of_table(table));
         self.get_all(&question, table, |chain| read(family, chain))

@@ -3,6 +3,7 @@
 /// One line of it; comments and the ends of tables are left out.
 #[derive(Debug, PartialEq, Eq)]
 pub enum SavedLine<'a> {
+    /// What follows is about this table.
     Table(&'a str),
     /// A chain and its policy; none for a chain that is jumped to.
     Chain {
@@ -12,6 +13,7 @@ pub enum SavedLine<'a> {
     Rule(SavedRule<'a>),
 }
 
+/// A rule of a chain.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SavedRule<'a> {
     pub chain: String,

@@ -1,11 +1,10 @@
 //! nftables over netlink: changes go to the kernel as one transaction, all or nothing, in a tenth of the time that
 //! starting `nft` takes.
 //!
-//! A [`Batch`] collects changes of tables, chains and rules; [`Nft::commit`] carries out all of it or nothing,
-//! [`Nft::commit_at`] only if nobody has changed anything since a generation was read. Reading gives the same values back
-//! ([`Rule`], [`Chain`]), so what is wanted and what is there are compared by `==`; [`TableLayout`] does so for chains with
-//! fixed rules. Sets and maps are read, with the rest of a ruleset, and never written. [`Monitor`] tells of every change
-//! that anybody makes.
+//! A [`Batch`] collects changes of tables, chains, rules, sets, maps, counters and flowtables; [`Nft::commit`] carries
+//! out all of it or nothing, [`Nft::commit_at`] only if nobody has changed anything since a generation was read. Reading
+//! gives the same values back ([`Rule`], [`Chain`], [`Set`], …), so what is wanted and what is there are compared by
+//! `==`; [`TableLayout`] does so for chains with fixed rules. [`Monitor`] tells of every change that anybody makes.
 //!
 //! `iptables` of today (the nft variant) keeps its rules in nftables, too: they are read and removed here. What its programs
 //! write is read by [`read_saved`].
@@ -13,10 +12,13 @@
 mod batch;
 mod chain;
 mod expression;
+mod flowtable;
 mod iptables_save;
 mod monitor;
 mod rule;
 mod ruleset;
+mod set;
+mod table;
 mod table_layout;
 #[doc(hidden)]
 pub mod testing;
@@ -40,10 +42,13 @@ pub use expression::{
     Comparison, ConnectionKey, Direction, Expression, Expressions, Field, Header, MetaKey, Verdict,
     loaded_network,
 };
+pub use flowtable::Flowtable;
 pub use iptables_save::{SavedLine, SavedRule, read_saved, split_words};
 pub use monitor::{Change, Event, EventObject, Heard, Monitor, RuleEvent};
 pub use rule::Rule;
-pub use ruleset::{ElementData, KeyPart, KeyRange, SetContents, Table, TableContents};
+pub use ruleset::{KeyPart, KeyRange, SetContents, TableContents};
+pub use set::{Element, ElementData, KeyType, Set, SetData};
+pub use table::{Counter, Table, TableOwnership};
 pub use table_layout::{Flaw, TableLayout};
 pub use userdata::{fitted_comment, fitted_owner};
 
@@ -107,6 +112,11 @@ impl NftError {
     /// Whether something is still used by others.
     pub fn is_in_use(&self) -> bool {
         self.errno() == Some(libc::EBUSY)
+    }
+
+    /// Whether the kernel does not know what it was asked for, such as a table that outlives its owner.
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self.errno(), Some(libc::EOPNOTSUPP | libc::EAFNOSUPPORT))
     }
 
     fn errno(&self) -> Option<i32> {

@@ -17,6 +17,7 @@ pub struct Monitor {
     socket: Socket,
 }
 
+/// What was heard since the last time.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Heard {
     pub changes: Vec<Change>,
@@ -28,9 +29,11 @@ pub struct Heard {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub family: u8,
+    /// Who made it.
     pub by: Option<String>,
 }
 
+/// One announced change.
 #[derive(Clone, Copy, Debug)]
 pub struct Event<'a> {
     pub family: u8,
@@ -38,6 +41,7 @@ pub struct Event<'a> {
     pub object: EventObject<'a>,
 }
 
+/// What an event is about.
 #[derive(Clone, Copy, Debug)]
 pub enum EventObject<'a> {
     /// A table came, went or fell asleep.
@@ -45,9 +49,11 @@ pub enum EventObject<'a> {
     /// A set, an element of one, and the like.
     Other,
     Chain(&'a str),
+    /// A rule of this chain.
     Rule(&'a str, RuleEvent<'a>),
 }
 
+/// What is told of a rule.
 #[derive(Clone, Copy, Debug)]
 pub struct RuleEvent<'a>(Attributes<'a>);
 
@@ -136,7 +142,7 @@ mod tests {
     use crate::{Expressions, Verdict};
 
     fn jump_rule(table: &str, chain: &str, target: &str) -> AttributeWriter {
-        let jump = Expressions::new().verdict(Verdict::jump(target));
+        let jump = Expressions::new().counter().verdict(Verdict::jump(target));
         AttributeWriter::default()
             .text(wire::TABLE, table)
             .text(wire::RULE_CHAIN, chain)

@@ -17,6 +17,7 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// The chain that it leads to.
     pub fn target(&self) -> Option<&str> {
         self.expressions.target()
     }
@@ -50,8 +51,7 @@ impl Nft {
     /// The rules of a chain, in order. Empty if there is no such chain.
     pub fn rules(&mut self, family: TableFamily, table: &str, chain: &str) -> Result<Vec<Rule>> {
         let question = of_table(table).text(wire::RULE_CHAIN, chain);
-        let question = request(wire::GET_RULE, family, question);
-        let mut rules = self.get_all(&question, table, Rule::read)?;
+        let mut rules = self.list(family, table, question)?;
         // Kernels before 4.14 do not filter.
         rules.retain(|rule| rule.chain == chain);
         Ok(rules)
@@ -59,6 +59,15 @@ impl Nft {
 
     /// The rules of all chains of a table, in order. Empty if there is no such table.
     pub fn all_rules(&mut self, family: TableFamily, table: &str) -> Result<Vec<Rule>> {
-        self.get_all(&request(wire::GET_RULE, family, of_table(table)), table, Rule::read)
+        self.list(family, table, of_table(table))
+    }
+
+    fn list(
+        &mut self,
+        family: TableFamily,
+        table: &str,
+        question: flannel_netlink::AttributeWriter,
+    ) -> Result<Vec<Rule>> {
+        self.get_all(&request(wire::GET_RULE, family, question), table, Rule::read)
     }
 }

@@ -2,24 +2,13 @@
 
 use flannel_netlink::{AttributeWriter, Attributes, nfnetlink};
 
-use crate::{Chain, Nft, Result, Rule, TableFamily, Verdict, of_table, request, wire};
+use crate::set::INTERVAL;
+use crate::{Chain, Element, ElementData, Nft, Result, Rule, TableFamily, of_table, request, wire};
 
 /// How often a ruleset that somebody changes is read again.
 const READS: usize = 3;
-/// Flag of a set whose elements are ranges.
-const INTERVAL: u32 = 0x4;
-const INTERVAL_END: u32 = 1;
-const DORMANT: u32 = 1;
-const TABLE_USE: u16 = 3;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Table {
-    /// Number of chains, sets, counters and flowtables in it.
-    pub objects: u32,
-    /// Whether somebody has put its chains out of force.
-    pub is_dormant: bool,
-}
-
+/// A table and what is in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableContents {
     pub family: TableFamily,
@@ -54,45 +43,6 @@ pub struct KeyPart {
     pub last: Vec<u8>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum ElementData {
-    #[default]
-    Nothing,
-    Value(Vec<u8>),
-    Verdict(Verdict),
-    Unknown,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Element {
-    /// Empty in the element for all keys that no other element has.
-    key: Vec<u8>,
-    /// Last key of a range, where the keys are concatenated.
-    key_end: Option<Vec<u8>>,
-    data: ElementData,
-    /// Whether the key is the first that is behind a range.
-    ends_interval: bool,
-}
-
-impl Element {
-    fn decode(element: Attributes<'_>) -> Self {
-        let value = |kind| Some(element.nested(kind)?.get(wire::DATA_VALUE)?.to_vec());
-        let data = match element.nested(wire::ELEMENT_DATA) {
-            None => ElementData::Nothing,
-            Some(data) => match data.get(wire::DATA_VALUE) {
-                Some(value) => ElementData::Value(value.to_vec()),
-                None => Verdict::decode(data).map_or(ElementData::Unknown, ElementData::Verdict),
-            },
-        };
-        Self {
-            key: value(wire::ELEMENT_KEY).unwrap_or_default(),
-            key_end: value(wire::ELEMENT_KEY_END),
-            data,
-            ends_interval: element.be32(wire::ELEMENT_FLAGS).unwrap_or(0) & INTERVAL_END != 0,
-        }
-    }
-}
-
 impl KeyRange {
     /// `lengths`: bytes of the parts of a key; none if it has one part.
     fn new(element: Element, last: &[u8], lengths: &[usize]) -> Self {
@@ -108,10 +58,6 @@ impl KeyRange {
         }
         Self { parts, data: element.data }
     }
-}
-
-fn is_dormant(table: Attributes<'_>) -> bool {
-    table.be32(wire::TABLE_FLAGS).unwrap_or_default() & DORMANT != 0
 }
 
 fn ranges(elements: Vec<Element>, is_interval: bool, lengths: &[usize]) -> Vec<KeyRange> {
@@ -142,6 +88,7 @@ fn ranges(elements: Vec<Element>, is_interval: bool, lengths: &[usize]) -> Vec<K
     ranges
 }
 
+/// The key before this one.
 fn previous(key: &[u8]) -> Vec<u8> {
     let mut previous = key.to_vec();
     for byte in previous.iter_mut().rev() {
@@ -155,13 +102,6 @@ fn previous(key: &[u8]) -> Vec<u8> {
 }
 
 impl Nft {
-    pub fn table(&mut self, family: TableFamily, name: &str) -> Result<Option<Table>> {
-        self.get(&request(wire::GET_TABLE, family, of_table(name)), |table| {
-            let objects = table.be32(TABLE_USE).unwrap_or_default();
-            Table { objects, is_dormant: is_dormant(table) }
-        })
-    }
-
     /// All tables whose chains are in force.
     pub fn ruleset(&mut self) -> Result<Vec<TableContents>> {
         let mut generation = self.generation()?;
@@ -196,9 +136,10 @@ impl Nft {
         let question = nfnetlink::request(nfnetlink::NFTABLES, wire::GET_TABLE, 0, nothing);
         let answer = self.connection.ask_all(&question, |message| {
             let table = nfnetlink::read(message, nfnetlink::NFTABLES)?;
+            let flags = table.attributes.be32(wire::TABLE_FLAGS).unwrap_or_default();
             let family = TableFamily::ALL.into_iter().find(|it| *it as u8 == table.family)?;
             let name = table.attributes.text(wire::TABLE)?.to_owned();
-            (!is_dormant(table.attributes)).then_some((family, name))
+            (flags & crate::table::DORMANT == 0).then_some((family, name))
         })?;
         answer.or_else(|error| crate::absent(error, Vec::new()))
     }
@@ -215,13 +156,8 @@ impl Nft {
         })?;
         let mut sets = Vec::new();
         for (name, is_interval, lengths) in kinds {
-            let question = of_table(table).text(wire::SET_NAME, &name);
-            let question = request(wire::GET_ELEMENTS, family, question);
-            let pages = self.get_all(&question, table, |page| {
-                let list = page.nested(wire::ELEMENTS)?.iter();
-                Some(list.map(|(_, one)| Element::decode(Attributes(one))).collect::<Vec<_>>())
-            })?;
-            sets.push(SetContents { name, ranges: ranges(pages.concat(), is_interval, &lengths) });
+            let elements = self.elements(family, table, &name)?;
+            sets.push(SetContents { name, ranges: ranges(elements, is_interval, &lengths) });
         }
         Ok(sets)
     }
@@ -232,7 +168,7 @@ mod tests {
     use super::*;
 
     fn element(key: &[u8], ends_interval: bool) -> Element {
-        Element { key: key.to_vec(), ends_interval, ..Element::default() }
+        Element { ends_interval, ..Element::new(key) }
     }
 
     #[test]
@@ -255,9 +191,9 @@ mod tests {
     fn parts_of_concatenated_key_have_their_own_ranges_and_catch_all_comes_last() {
         let pair = Element {
             key_end: Some(vec![10, 255, 255, 255, 0, 90, 0, 0]),
-            ..element(&[10, 0, 0, 0, 0, 80, 0, 0], false)
+            ..Element::new(&[10, 0, 0, 0, 0, 80, 0, 0])
         };
-        let read = ranges(vec![Element::default(), pair], true, &[4, 2]);
+        let read = ranges(vec![Element::new(&[]), pair], true, &[4, 2]);
         assert_eq!(read[0].parts[1], KeyPart { offset: 4, first: vec![0, 80], last: vec![0, 90] });
         assert!(read[1].parts.is_empty());
     }

@@ -47,10 +47,12 @@ pub(crate) fn decode(mut bytes: &[u8]) -> Userdata {
     userdata
 }
 
+/// A comment, as the firewall can hold it.
 pub fn fitted_comment(text: &str) -> Cow<'_, str> {
     fitted(text, COMMENT_LIMIT)
 }
 
+/// An owner, as the firewall can hold it.
 pub fn fitted_owner(text: &str) -> Cow<'_, str> {
     fitted(text, OWNER_LIMIT)
 }

@@ -10,9 +10,9 @@ use tokio::sync::{mpsc, watch};
 
 use crate::annotations::Key;
 use crate::api::Api;
-use crate::client::ApiError;
-use crate::follow;
-use crate::node::NodeView;
+use crate::client::{ApiError, Client};
+use crate::follow::{self, Progress, Table};
+use crate::node::{NodeResource, NodeView};
 use crate::requests::RequestTexts;
 use crate::table::NodeTable;
 use crate::working::WorkingNodes;
@@ -125,20 +125,47 @@ impl Cluster {
         });
     }
 
-    pub(crate) fn listed(&self, node: &NodeView<'_>) {
+    fn check_condition(&self, node: &NodeView<'_>) {
+        if let Some(working) = &self.working {
+            working.check(node);
+        }
+    }
+}
+
+impl Table for Cluster {
+    type Resource = NodeResource;
+    type Event = StoreEvent;
+
+    fn client(&self) -> &Client {
+        &self.api.client
+    }
+
+    fn resource(&self) -> &NodeResource {
+        &self.api.nodes
+    }
+
+    fn size(&self) -> usize {
+        self.table.lock().len()
+    }
+
+    fn begin_list(&self) {
+        self.table.lock().begin_list();
+    }
+
+    fn listed(&self, node: &NodeView<'_>) {
         self.table.lock().listed(node);
         self.note_request(node);
         self.check_condition(node);
     }
 
-    pub(crate) fn end_list(&self) {
+    fn end_list(&self) {
         let mut table = self.table.lock();
         table.end_list();
         self.publish_own(&table);
         self.note_findings(&table, &[]);
     }
 
-    pub(crate) fn put(&self, node: &NodeView<'_>) -> Vec<StoreEvent> {
+    fn put(&self, node: &NodeView<'_>) -> Vec<StoreEvent> {
         let mut table = self.table.lock();
         let put = table.put(node);
         if !put.is_empty() || self.findings.borrow().unusable != table.unusable {
@@ -152,7 +179,7 @@ impl Cluster {
         put
     }
 
-    pub(crate) fn deleted(&self, node: &NodeView<'_>) -> Option<StoreEvent> {
+    fn deleted(&self, node: &NodeView<'_>) -> Option<StoreEvent> {
         let mut table = self.table.lock();
         self.requests.send_if_modified(|texts| texts.remove(&*node.name).is_some());
         let gone = table.deleted(&node.name);
@@ -163,9 +190,23 @@ impl Cluster {
         gone
     }
 
-    fn check_condition(&self, node: &NodeView<'_>) {
-        if let Some(working) = &self.working {
-            working.check(node);
+    fn snapshot(&self) -> StoreEvent {
+        StoreEvent::Snapshot(self.table.lock().leases())
+    }
+
+    fn down(&self, why: ApiError) -> StoreEvent {
+        StoreEvent::Down(why.into_store_error("").to_string())
+    }
+
+    fn up(&self) -> StoreEvent {
+        StoreEvent::Up
+    }
+
+    fn note(&self, progress: Progress<'_>) {
+        match progress {
+            Progress::Version(version) => *self.followed.lock() = version.map(str::to_owned),
+            Progress::Contact => self.contact.note_contact(),
+            Progress::Broken => self.contact.note_restart(),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Follower of the Nodes: they are listed once and then watched, into the table of their cluster.
+//! Follower of any resource: its objects are listed once and then watched, into a [`Table`].
 //!
-//! Nodes come through a watch that begins with all of them, where the server can do that, else page by page. A watch that
-//! ends continues where it ended; only when its version has expired are all Nodes listed again, and then not by all
+//! Objects come through a watch that begins with all of them, where the server can do that, else page by page. A watch that
+//! ends continues where it ended; only when its version has expired are all objects listed again, and then not by all
 //! nodes of the cluster at once.
 
 use std::convert::Infallible;
@@ -9,76 +9,122 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flannel_common::{Backoff, Tries, spawn_sender};
-use flannel_store::StoreEvent;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::client::{ApiError, WatchEnd};
-use crate::cluster::Cluster;
-use crate::message::EventKind;
+use crate::client::{ApiError, Client, WatchEnd};
+use crate::message::{EventKind, Followed, Resource};
 
 const EVENT_QUEUE: usize = 256;
 const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
 /// Shortest duration of a watch. It lasts up to twice as long, so that not all end at once.
 const MIN_WATCH_DURATION: Duration = Duration::from_secs(300);
-/// Time per Node over which nodes spread their next list, and the most of it.
+/// Time per object over which nodes spread their next list, and the most of it.
 const SPREAD_PER_OBJECT: Duration = Duration::from_millis(5);
 const MAX_SPREAD: Duration = Duration::from_secs(60);
 
-/// Lists all Nodes from scratch; returns their version. Not to be called while they are being followed.
-pub(crate) async fn list(cluster: &Cluster) -> Result<String, ApiError> {
-    match list_by_watch(cluster).await {
+type View<'a, T> = <<T as Table>::Resource as Resource>::View<'a>;
+
+/// Table of a resource, and the events of its changes.
+pub(crate) trait Table: Send + Sync + Sized + 'static {
+    type Resource: Followed;
+    type Event: Send + 'static;
+
+    fn client(&self) -> &Client;
+
+    fn resource(&self) -> &Self::Resource;
+
+    /// Number of objects.
+    fn size(&self) -> usize;
+
+    /// Begins a list: what is not [`Self::listed`] before [`Self::end_list`] is gone.
+    fn begin_list(&self);
+
+    fn listed(&self, object: &View<'_, Self>);
+
+    fn end_list(&self);
+
+    /// Notes an object that was created or written.
+    fn put(&self, object: &View<'_, Self>) -> Vec<Self::Event>;
+
+    fn deleted(&self, object: &View<'_, Self>) -> Option<Self::Event>;
+
+    /// Event with all objects, after a list.
+    fn snapshot(&self) -> Self::Event;
+
+    /// Event of an unreachable API server: once per loss, and once more if it then refuses us.
+    fn down(&self, why: ApiError) -> Self::Event;
+
+    fn up(&self) -> Self::Event;
+
+    fn note(&self, progress: Progress<'_>);
+}
+
+/// Progress of a follower.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Progress<'a> {
+    /// The table is as it was at this version, and is being followed from there; `None`: it no longer is.
+    Version(Option<&'a str>),
+    /// The API server has answered.
+    Contact,
+    /// The watch failed.
+    Broken,
+}
+
+/// Lists all objects from scratch; returns their version. Not to be called while they are being followed.
+pub(crate) async fn list<T: Table>(table: &T) -> Result<String, ApiError> {
+    match list_by_watch(table).await {
         // It cannot send a list through a watch.
         Err(error) if matches!(error.code, Some(400 | 422)) => {
             tracing::debug!("The API server does not stream lists ({error}): asking for pages");
-            cluster.table.lock().begin_list();
-            let nodes = &cluster.api.nodes;
-            let version = cluster.api.client.list(nodes, |node| cluster.listed(&node)).await?;
-            cluster.end_list();
+            table.begin_list();
+            let version =
+                table.client().list(table.resource(), |object| table.listed(&object)).await?;
+            table.end_list();
             Ok(version)
         }
         done => done,
     }
 }
 
-async fn list_by_watch(cluster: &Cluster) -> Result<String, ApiError> {
-    let (client, nodes) = (&cluster.api.client, &cluster.api.nodes);
-    let mut watch = client.watch(nodes, None, MIN_WATCH_DURATION).await?;
-    cluster.table.lock().begin_list();
+async fn list_by_watch<T: Table>(table: &T) -> Result<String, ApiError> {
+    let (client, resource) = (table.client(), table.resource());
+    let mut watch = client.watch(resource, None, MIN_WATCH_DURATION).await?;
+    table.begin_list();
     let mut version = None;
     while version.is_none() {
-        let next = watch.next(nodes, |kind, node| match kind {
-            EventKind::Bookmark if node.ends_initial_events => {
-                version = Some(node.resource_version.into_owned());
+        let next = watch.next(resource, |kind, object| match kind {
+            EventKind::Bookmark if T::Resource::ends_initial_events(&object) => {
+                version = Some(T::Resource::version(&object).to_owned());
             }
             EventKind::Bookmark => {}
-            EventKind::Added | EventKind::Modified => cluster.listed(&node),
-            EventKind::Deleted => drop(cluster.deleted(&node)),
+            EventKind::Added | EventKind::Modified => table.listed(&object),
+            EventKind::Deleted => drop(table.deleted(&object)),
         });
-        next.await.map_err(|ended| client.watch_error(nodes, ended))?;
+        next.await.map_err(|ended| client.watch_error(resource, ended))?;
     }
-    cluster.end_list();
+    table.end_list();
     Ok(version.unwrap_or_default())
 }
 
-/// Follows all Nodes until the receiver is dropped. Must be called within a tokio runtime.
-pub(crate) fn follow(
-    cluster: Arc<Cluster>,
+/// Follows all objects until the receiver is dropped. Must be called within a tokio runtime.
+pub(crate) fn follow<T: Table>(
+    table: Arc<T>,
     version: Option<String>,
     mut rng: fastrand::Rng,
-) -> mpsc::Receiver<StoreEvent> {
-    cluster.followed.lock().clone_from(&version);
+) -> mpsc::Receiver<T::Event> {
+    table.note(Progress::Version(version.as_deref()));
     let backoff = RETRY.tries(rng.fork());
-    spawn_sender("watch of Nodes in the API server", EVENT_QUEUE, |events| async move {
-        let mut follower = Follower { cluster, events, version, backoff, rng, down: None };
+    spawn_sender("watch of a resource in the API server", EVENT_QUEUE, |events| async move {
+        let mut follower = Follower { table, events, version, backoff, rng, down: None };
         match follower.run().await {}
     })
 }
 
-struct Follower {
-    cluster: Arc<Cluster>,
+struct Follower<T: Table> {
+    table: Arc<T>,
     /// A receiver that is gone ends the task.
-    events: mpsc::Sender<StoreEvent>,
+    events: mpsc::Sender<T::Event>,
     version: Option<String>,
     backoff: Tries,
     rng: fastrand::Rng,
@@ -86,17 +132,17 @@ struct Follower {
     down: Option<Option<u16>>,
 }
 
-impl Drop for Follower {
+impl<T: Table> Drop for Follower<T> {
     fn drop(&mut self) {
-        *self.cluster.followed.lock() = None;
+        self.table.note(Progress::Version(None));
     }
 }
 
-impl Follower {
+impl<T: Table> Follower<T> {
     async fn run(&mut self) -> Infallible {
         loop {
             let began = Instant::now();
-            let mut moves = self.cluster.api.client.moves();
+            let mut moves = self.table.client().moves();
             let ended = tokio::select! {
                 ended = self.step() => ended,
                 _ = moves.changed() => {
@@ -108,28 +154,28 @@ impl Follower {
                 self.backoff.reset();
             }
             let Err(error) = ended else { continue };
-            self.cluster.contact.note_restart();
+            self.table.note(Progress::Broken);
             let pause = self.backoff.pause().max(error.retry_after.unwrap_or_default());
             self.report_down(error).await;
             tokio::time::sleep(pause).await;
         }
     }
 
-    /// Lists all Nodes, or watches them until the server ends the watch.
+    /// Lists all objects, or watches them until the server ends the watch.
     async fn step(&mut self) -> Result<(), ApiError> {
         let Some(version) = self.version.clone() else {
-            let version = list(&self.cluster).await?;
+            let version = list(&*self.table).await?;
             self.report_up().await;
             self.note_version(version);
-            let all = self.cluster.table.lock().leases();
-            _ = self.events.send(StoreEvent::Snapshot(all)).await;
+            _ = self.events.send(self.table.snapshot()).await;
             return Ok(());
         };
         match self.watch(&version).await {
             Err(error) if error.code == Some(410) => {
-                let spread = spread(self.cluster.table.lock().len(), &mut self.rng);
+                let spread = spread(self.table.size(), &mut self.rng);
+                let resource = self.table.resource().collection().resource;
                 tracing::info!(
-                    "watch of nodes expired (410): listing all of them again in {spread:.1?}"
+                    "watch of {resource} expired (410): listing all of them again in {spread:.1?}"
                 );
                 self.version = None;
                 tokio::time::sleep(spread).await;
@@ -140,26 +186,26 @@ impl Follower {
     }
 
     async fn watch(&mut self, version: &str) -> Result<(), ApiError> {
-        let cluster = self.cluster.clone();
-        let (client, nodes) = (&cluster.api.client, &cluster.api.nodes);
+        let table = self.table.clone();
+        let (client, resource) = (table.client(), table.resource());
         let lasting = MIN_WATCH_DURATION.mul_f64(1.0 + self.rng.f64());
         let began = Instant::now();
-        let mut watch = client.watch(nodes, Some(version), lasting).await?;
+        let mut watch = client.watch(resource, Some(version), lasting).await?;
         self.report_up().await;
-        cluster.contact.note_contact();
+        table.note(Progress::Contact);
         loop {
             let (mut events, mut version) = (Vec::new(), String::new());
-            let next = watch.next(nodes, |kind, node| {
+            let next = watch.next(resource, |kind, object| {
                 match kind {
-                    EventKind::Added | EventKind::Modified => events.extend(cluster.put(&node)),
-                    EventKind::Deleted => events.extend(cluster.deleted(&node)),
+                    EventKind::Added | EventKind::Modified => events.extend(table.put(&object)),
+                    EventKind::Deleted => events.extend(table.deleted(&object)),
                     EventKind::Bookmark => {}
                 }
-                version = node.resource_version.into_owned();
+                T::Resource::version(&object).clone_into(&mut version);
             });
             let next = next.await;
             if next.is_ok() || matches!(next, Err(WatchEnd::Refused(_))) {
-                cluster.contact.note_contact();
+                table.note(Progress::Contact);
             }
             for event in events {
                 _ = self.events.send(event).await;
@@ -177,13 +223,13 @@ impl Follower {
                     }
                     return Ok(());
                 }
-                Err(ended) => return Err(client.watch_error(nodes, ended)),
+                Err(ended) => return Err(client.watch_error(resource, ended)),
             }
         }
     }
 
     fn note_version(&mut self, version: String) {
-        *self.cluster.followed.lock() = Some(version.clone());
+        self.table.note(Progress::Version(Some(&version)));
         self.version = Some(version);
     }
 
@@ -192,7 +238,7 @@ impl Follower {
         let refused = error.code.filter(|code| matches!(code, 401 | 403));
         let reported = self.down.replace(refused);
         if reported.is_none() || (refused.is_some() && reported != Some(refused)) {
-            _ = self.events.send(StoreEvent::Down(error.into_store_error("").to_string())).await;
+            _ = self.events.send(self.table.down(error)).await;
         } else {
             tracing::debug!("The API server is still unreachable: {error}");
         }
@@ -200,7 +246,7 @@ impl Follower {
 
     async fn report_up(&mut self) {
         if self.down.take().is_some() {
-            _ = self.events.send(StoreEvent::Up).await;
+            _ = self.events.send(self.table.up()).await;
         }
     }
 }

@@ -29,6 +29,7 @@ pub struct Malformed(pub(crate) &'static str);
 
 pub type Result<T, E = Malformed> = std::result::Result<T, E>;
 
+/// Kind of object: its collection, and what is read of one.
 pub trait Resource: Send + Sync {
     type View<'a>;
 
@@ -39,6 +40,15 @@ pub trait Resource: Send + Sync {
     fn read_protobuf<'a>(&self, object: &'a [u8]) -> Result<Self::View<'a>>;
 
     fn read_json<'a>(&self, object: &'a [u8]) -> Result<Self::View<'a>>;
+}
+
+/// Resource that can be followed into a table.
+pub trait Followed: Resource {
+    /// The object's `resourceVersion`.
+    fn version<'v>(object: &'v Self::View<'_>) -> &'v str;
+
+    /// Whether it is the bookmark after the initial objects.
+    fn ends_initial_events(object: &Self::View<'_>) -> bool;
 }
 
 /// A collection by itself is read as plain JSON, for what is asked for now and then.

@@ -9,7 +9,7 @@ use flannel_lease::MAX_DATA_BYTES;
 
 use crate::annotations::{AnnotationPrefix, Key};
 use crate::client::{CORE, Collection};
-use crate::message::{Resource, Result};
+use crate::message::{Followed, Resource, Result};
 use crate::{node_json, node_protobuf};
 
 pub(crate) const NETWORK_UNAVAILABLE: &str = "NetworkUnavailable";
@@ -42,6 +42,16 @@ impl Resource for NodeResource {
 
     fn read_json<'a>(&self, object: &'a [u8]) -> Result<NodeView<'a>> {
         node_json::read(object, &self.prefix)
+    }
+}
+
+impl Followed for NodeResource {
+    fn version<'v>(object: &'v NodeView<'_>) -> &'v str {
+        &object.resource_version
+    }
+
+    fn ends_initial_events(object: &NodeView<'_>) -> bool {
+        object.ends_initial_events
     }
 }
 

@@ -108,9 +108,17 @@ impl Expression {
                 ("match", new().text(1, name).be32(2, 0).bytes(3, info))
             }
             Self::NoTrack => ("notrack", new()),
+            // They are read, and never written here.
+            Self::ByteOrder { .. } => ("byteorder", new()),
+            Self::Range { .. } => ("range", new()),
+            Self::PayloadWrite { .. } => ("payload", new()),
+            Self::SourceNat { .. } => ("nat", new()),
+            Self::Redirect => ("redir", new()),
+            Self::Reject => ("reject", new()),
+            Self::Queue => ("queue", new()),
+            Self::ForwardTo => ("fwd", new()),
+            Self::Log => ("log", new()),
             Self::Other(name) => (name.as_str(), new()),
-            // All else is read, and never written here.
-            _ => ("", new()),
         };
         new().text(EXPRESSION_NAME, name).nest(EXPRESSION_DATA, &data)
     }
@@ -130,15 +138,18 @@ impl Expression {
                 Self::SetMark { register: data.be32(3)? }
             }
             "meta" => Self::Meta { key: meta_key(data.be32(2)?)?, register: register()? },
-            "payload" => {
-                let all = [Header::Link, Header::Network, Header::Transport];
-                let header = *all.get(data.be32(2)? as usize)?;
-                let (offset, len) = (data.be32(3)?, data.be32(4)?);
-                match data.be32(5) {
-                    Some(register) => Self::PayloadWrite { header, offset, len, register },
-                    None => Self::Payload { header, offset, len, register: register()? },
-                }
-            }
+            "payload" if data.be32(5).is_some() => Self::PayloadWrite {
+                header: header(data.be32(2)?)?,
+                offset: data.be32(3)?,
+                len: data.be32(4)?,
+                register: data.be32(5)?,
+            },
+            "payload" => Self::Payload {
+                header: header(data.be32(2)?)?,
+                offset: data.be32(3)?,
+                len: data.be32(4)?,
+                register: register()?,
+            },
             "ct" => Self::Connection {
                 key: connection_key(data.be32(2)?)?,
                 direction: match data.get(3) {
@@ -159,9 +170,15 @@ impl Expression {
                 Self::Bitwise { register, mask: value(4)?, xor: value(5)? }
             }
             "cmp" => {
-                use Comparison::*;
-                let all = [Equal, NotEqual, Less, LessOrEqual, Greater, GreaterOrEqual];
-                let how = *all.get(data.be32(2)? as usize)?;
+                let how = match data.be32(2)? {
+                    0 => Comparison::Equal,
+                    1 => Comparison::NotEqual,
+                    2 => Comparison::Less,
+                    3 => Comparison::LessOrEqual,
+                    4 => Comparison::Greater,
+                    5 => Comparison::GreaterOrEqual,
+                    _ => return None,
+                };
                 Self::Compare { register: register()?, how, value: value(3)? }
             }
             "lookup" => Self::Lookup {
@@ -221,6 +238,12 @@ fn meta_key(number: u32) -> Option<MetaKey> {
     all.into_iter()
         .chain([NetworkProtocol, TransportProtocol, InputBridge, OutputBridge])
         .find(|key| *key as u32 == number)
+}
+
+fn header(number: u32) -> Option<Header> {
+    [Header::Link, Header::Network, Header::Transport]
+        .into_iter()
+        .find(|header| *header as u32 == number)
 }
 
 fn connection_key(number: u32) -> Option<ConnectionKey> {

@@ -5,10 +5,16 @@ use std::net::IpAddr;
 use flannel_netlink::ip;
 use ipnet::IpNet;
 
-use super::{Comparison, Expression, Field, Header, MetaKey, REGISTER_1, REGISTER_2, Verdict};
+use super::{
+    Comparison, ConnectionKey, Direction, Expression, Field, Header, MetaKey, REGISTER_1,
+    REGISTER_2, Verdict,
+};
 use crate::{TableFamily, octets};
 
+/// The first of the registers of four bytes, which concatenated keys are built in.
+const REGISTER_4_BYTES: u32 = 8;
 const TYPE_LOCAL: u32 = 2;
+/// Index of the loopback interface in every namespace.
 const LOOPBACK_LINK: u32 = 1;
 const UDP: u8 = 17;
 
@@ -43,6 +49,7 @@ impl Expressions {
         self.meta(MetaKey::TransportProtocol).equals(&[protocol])
     }
 
+    /// Matches a transport protocol and a destination port.
     pub fn port(self, protocol: u8, port: u16) -> Self {
         self.protocol(protocol).payload(Header::Transport, 2, 2).equals(&port.to_be_bytes())
     }
@@ -63,6 +70,7 @@ impl Expressions {
             .compare(Comparison::NotEqual, LOOPBACK_LINK.to_ne_bytes().to_vec())
     }
 
+    /// Matches packets that came in by this interface.
     pub fn from(self, interface: &str) -> Self {
         let mut name = [0; 16];
         for (to, from) in name.iter_mut().zip(interface.bytes()) {
@@ -81,10 +89,56 @@ impl Expressions {
         self.meta(MetaKey::Mark).bitwise(bits.to_vec(), vec![0; 4]).equals(&bits)
     }
 
+    /// Sets these bits of the packet's mark.
     pub fn mark(self, bits: u32) -> Self {
         self.meta(MetaKey::Mark)
             .bitwise((!bits).to_ne_bytes().to_vec(), bits.to_ne_bytes().to_vec())
             .then(Expression::SetMark { register: REGISTER_1 })
+    }
+
+    /// Matches packets one of whose addresses is in a set.
+    pub fn address_in(self, field: Field, family: TableFamily, set: &str) -> Self {
+        self.load_address(field, family == TableFamily::Ipv4).lookup(set, false)
+    }
+
+    /// Gives the packet the verdict that a map has for one of its addresses.
+    pub fn address_verdict(self, field: Field, family: TableFamily, map: &str) -> Self {
+        self.load_address(field, family == TableFamily::Ipv4).lookup(map, true)
+    }
+
+    /// Matches packets whose two addresses, one after the other, are in a set.
+    pub fn address_pair_in(self, family: TableFamily, set: &str) -> Self {
+        let is_ipv4 = family == TableFamily::Ipv4;
+        let (offset, len) = address_place(Field::Destination, is_ipv4);
+        // Registers of four bytes are counted from the first one, whose four bytes are those of register 1.
+        let register = if is_ipv4 { REGISTER_4_BYTES + 1 } else { REGISTER_2 };
+        self.load_address(Field::Source, is_ipv4)
+            .then(Expression::Payload { header: Header::Network, offset, len, register })
+            .lookup(set, false)
+    }
+
+    /// Matches packets of connections: a key of one direction, or of the connection as a whole.
+    pub fn connection(
+        self,
+        key: ConnectionKey,
+        direction: Option<Direction>,
+        how: Comparison,
+        value: &[u8],
+    ) -> Self {
+        self.then(Expression::Connection { key, direction, register: REGISTER_1 })
+            .compare(how, value.to_vec())
+    }
+
+    pub fn counter(self) -> Self {
+        self.then(Expression::Counter { packets: 0, bytes: 0 })
+    }
+
+    pub fn named_counter(self, name: &str) -> Self {
+        self.then(Expression::NamedCounter(name.to_owned()))
+    }
+
+    pub fn flow_offload(self, flowtable: &str) -> Self {
+        self.then(Expression::FlowOffload(flowtable.to_owned()))
     }
 
     pub fn dnat(self, ip: IpAddr, port: u16) -> Self {
@@ -130,6 +184,11 @@ impl Expressions {
         self.then(Expression::Meta { key, register: REGISTER_1 })
     }
 
+    fn load_address(self, field: Field, is_ipv4: bool) -> Self {
+        let (offset, len) = address_place(field, is_ipv4);
+        self.payload(Header::Network, offset, len)
+    }
+
     fn payload(self, header: Header, offset: u32, len: u32) -> Self {
         self.then(Expression::Payload { header, offset, len, register: REGISTER_1 })
     }
@@ -157,6 +216,11 @@ impl Expressions {
 
     fn compare(self, how: Comparison, value: Vec<u8>) -> Self {
         self.then(Expression::Compare { register: REGISTER_1, how, value })
+    }
+
+    fn lookup(self, set: &str, verdict: bool) -> Self {
+        let set = set.to_owned();
+        self.then(Expression::Lookup { set, register: REGISTER_1, inverted: false, verdict })
     }
 }
 
@@ -192,14 +256,7 @@ pub fn loaded_network(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ConnectionKey, Direction};
     use super::*;
-
-    fn lookup(set: &str, verdict: bool) -> Expressions {
-        let (set, register) = (set.to_owned(), REGISTER_1);
-        let lookup = Expression::Lookup { set, register, inverted: false, verdict };
-        Expressions::new().payload(Header::Network, 12, 4).then(lookup)
-    }
 
     fn read_back(rule: &Expressions) -> Expressions {
         Expressions::decode(rule.encode().read())
@@ -217,14 +274,16 @@ mod tests {
             Expressions::new().from("cni0").udp_port(8472).verdict(Verdict::Drop),
             Expressions::new().marked(0x4000).mark(0x2000).verdict(Verdict::Return),
             Expressions::new().arriving().sent_by(&[2, 0, 0, 0, 0, 1]).verdict(Verdict::goto("c")),
-            lookup("s", false).then(Expression::Counter { packets: 0, bytes: 0 }),
-            lookup("m", true).then(Expression::NamedCounter("n".to_owned())),
-            Expressions::new().protocol(6).then(Expression::FlowOffload("f".to_owned())),
-            Expressions(vec![Expression::Connection {
-                key: ConnectionKey::SourceIpv4,
-                direction: Some(Direction::Reply),
-                register: REGISTER_1,
-            }]),
+            Expressions::new().address_in(Field::Source, TableFamily::Ipv4, "s").counter(),
+            Expressions::new().address_verdict(Field::Destination, TableFamily::Ipv6, "m"),
+            Expressions::new().address_pair_in(TableFamily::Ipv6, "p").named_counter("n"),
+            Expressions::new().protocol(6).flow_offload("f").verdict(Verdict::Accept),
+            Expressions::new().connection(
+                ConnectionKey::SourceIpv4,
+                Some(Direction::Reply),
+                Comparison::Equal,
+                &[10, 1, 2, 3],
+            ),
         ];
         for rule in rules {
             assert_eq!(read_back(&rule), rule);

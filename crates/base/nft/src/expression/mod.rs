@@ -52,6 +52,7 @@ pub enum ConnectionKey {
     DestinationIpv6 = 22,
 }
 
+/// Direction of a connection that a key is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Direction {
@@ -59,6 +60,7 @@ pub enum Direction {
     Reply = 1,
 }
 
+/// How a register is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Comparison {
@@ -70,12 +72,14 @@ pub enum Comparison {
     GreaterOrEqual = 5,
 }
 
+/// Address of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     Source,
     Destination,
 }
 
+/// What becomes of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Accept,
@@ -105,6 +109,7 @@ impl Verdict {
     }
 }
 
+/// One step of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expression {
     Meta {
@@ -140,7 +145,8 @@ pub enum Expression {
         how: Comparison,
         value: Vec<u8>,
     },
-    /// Goes on if the register is in the set, or inverted is not. In a map the element's verdict is the rule's.
+    /// Goes on if the register is an element of the set or, inverted, if it is not. In a verdict map, the
+    /// element's verdict is the rule's.
     Lookup {
         set: String,
         register: u32,
