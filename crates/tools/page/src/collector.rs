@@ -1,5 +1,4 @@
-//! Keeps the picture of a network up to date while somebody looks at it, and does nothing otherwise. Nodes are asked
-//! at a fixed pace, whatever their number: a few each tenth of a second, each again when all have had their turn.
+//! Keeps a network's picture up to date while somebody looks: nodes are asked in turns, a few each tenth of a second.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

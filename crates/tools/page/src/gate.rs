@@ -1,6 +1,5 @@
-//! Sessions of browsers. A browser cannot send the token of an operator with every request unless it keeps it where
-//! scripts could read it; so it sends it once, in a form, and gets a cookie with a random number that scripts cannot
-//! read. The token stays in this process, and is checked again with every request.
+//! Sessions of browsers. An operator's token is sent once, in a form, and stays in this process, where each request has
+//! it checked; the browser gets a cookie with a random number, since scripts could read a token that it kept.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

@@ -1,5 +1,4 @@
-//! Changes for a browser that goes on looking: server-sent events, each with what is new since the last one. Nothing
-//! is queued for a slow browser: when it has read what it was sent, it gets what has changed since.
+//! Server-sent events, each with what has changed since the browser read the last one: nothing queues for a slow one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,10 +9,9 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::collector::{Collector, Viewer};
-use crate::html;
 use crate::page::PageView;
 use crate::picture::{NodeView, Picture};
-use crate::reachability;
+use crate::{html, reachability};
 
 const PAUSE: Duration = Duration::from_millis(400);
 /// Longest pause: ages and remaining times change when nothing happens.

@@ -1,6 +1,5 @@
-//! What a node would do with a packet, hop by hop, as its kernel would decide it now: bridge, route, rules, neighbour,
-//! FDB, underlay, and the same of what comes from a peer. `flannelctl trace` walks the half that is its own node's, and
-//! asks the daemon of the other node for the other half ([`request`]).
+//! What a node would do with a packet to or from a peer, hop by hop, as its kernel would decide it now. `flannelctl
+//! trace` walks the half that is its own node's, and asks the other node's daemon for the other ([`request`]).
 //!
 //! [`walk()`] reads the kernel and goes from hop to hop; `judge` says what is wrong with what was read, and is pure.
 

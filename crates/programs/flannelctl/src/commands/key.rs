@@ -1,7 +1,6 @@
 //! `flannelctl key`: the WireGuard key of this node.
 //!
-//! A new key is put beside the one in use. The daemon takes it, tells the peers, and puts it in the place of the old
-//! one; its going says that it is done.
+//! A new key is put beside the one in use; when it is gone, the daemon has told the peers and put it in place.
 
 use std::fs;
 use std::io::{self, Write as _};

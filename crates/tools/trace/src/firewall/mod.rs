@@ -1,6 +1,5 @@
-//! Rules of this host that drop packets. Those of nftables, iptables and ebtables are read, and packets are taken through
-//! them. What cannot be told from outside (a mark, a rate, a set that changes) may match or not: what is dropped either
-//! way is dropped, and what may be is told with its counter.
+//! Packets are taken through this host's rules of nftables, iptables and ebtables. What is dropped whatever cannot be
+//! told from outside (a mark, a rate, a set that changes) is dropped, and what may be is told with its counter.
 
 pub(crate) mod guards;
 mod iptables;

@@ -10,10 +10,9 @@ use ipnet::IpNet;
 
 use super::dropping::Outer;
 use super::{Entrance, Walk};
-use crate::Peer;
 use crate::firewall::{Hook, Packet};
-use crate::judge;
 use crate::queues::Header;
+use crate::{Peer, judge};
 
 impl Walk<'_> {
     /// Returns the device by which a peer's packets come out of the tunnel.

@@ -4,14 +4,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use flannel_state::DaemonState;
+use flannel_state::{DaemonState, Finding, Layer};
 use jiff::Timestamp;
 use tokio::task::JoinSet;
 
 use super::node_context::NodeContext;
 use crate::commands::daemon::client::Daemon;
 use crate::commands::store_args::block_on;
-use flannel_state::{Finding, Layer};
 
 const LAYER: Layer = Layer::Clock;
 /// No release of this program is older.

@@ -1,8 +1,7 @@
 //! Rules of this host that drop flannel's packets: what peers send in the tunnel, and what pods send each other.
 //!
-//! The rules of nftables and of iptables are read, and packets as flannel sends them are taken through them. What
-//! cannot be told from outside (a mark, a limit, a set that changes) may match or not: what is dropped either way is a
-//! finding here, and what may be is one of `way`.
+//! Packets as flannel sends them are taken through the rules of nftables and iptables. What is dropped whatever cannot
+//! be told from outside (a mark, a limit, a set that changes) is a finding here, and what may be is one of `way`.
 
 use std::net::IpAddr;
 

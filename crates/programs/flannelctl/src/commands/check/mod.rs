@@ -1,7 +1,6 @@
 //! `flannelctl check`: what of this node keeps flannel from working, or will, with or without a daemon.
 //!
-//! One file a subject. Each gathers its facts (`look`) and judges them (`judge`), which is pure. What is the same for
-//! all of them, the network that this node is or will be a part of, is in `node_context`.
+//! One file a subject, which gathers facts (`look`) and judges them (`judge`, pure); `node_context` is for all of them.
 
 mod bridge;
 mod clock;

@@ -1,8 +1,7 @@
 //! `flannelctl cleanup`: a node without flannel, as it was before.
 //!
-//! What belongs to pods (the bridge `cni0`, their addresses, published ports) is the container runtime's
-//! to remove, with the pods; what is left of it when none are there, and what installing the plugin has
-//! put into the runtime's directories, is removed if these are named.
+//! What belongs to pods (the bridge `cni0`, addresses, published ports) the container runtime removes with the pods;
+//! what is left of it, and what installing the plugin has put into the runtime's directories, goes if these are named.
 
 mod cni;
 mod host_ports;

@@ -1,6 +1,5 @@
-//! Certificates that are taken back. Which ones were made stands in `issued`, a line with number and
-//! name for each; which ones are no longer good in a list that the authority signs. It stands behind the
-//! authority's certificate, in the file that the server has for its clients.
+//! Certificates that are taken back. `issued` has number and name of each that was made; a list that the authority
+//! signs, behind its certificate in the file that the server has for its clients, has those that are no longer good.
 
 use std::io::Write as _;
 use std::time::SystemTime;

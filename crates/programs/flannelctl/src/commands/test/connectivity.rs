@@ -18,9 +18,8 @@ use super::choice::{Chosen, choose};
 use super::junit;
 use super::report::{Report, said_by};
 use crate::commands::output::OutputArgs;
-use crate::commands::progress;
 use crate::commands::store_args::{StoreArgs, block_on};
-use crate::commands::usage;
+use crate::commands::{progress, usage};
 use flannel_cli::table::Paint;
 use flannel_cli::time;
 

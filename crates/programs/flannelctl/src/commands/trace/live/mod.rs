@@ -1,6 +1,5 @@
-//! `--live`: real packets are sent from pod to pod, with a mark, and both nodes look which of their devices they come by:
-//! the daemon of the other one is asked through the store, or somebody runs `--listen` there. The last device that has
-//! seen one says where it is lost.
+//! `--live`: marked packets are sent from pod to pod, and the last device of either node that sees one says where it is
+//! lost. The other node's daemon is asked through the store, or somebody runs `--listen` there.
 
 mod passages;
 
