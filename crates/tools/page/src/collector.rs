@@ -55,14 +55,9 @@ impl Collector {
         network: NetworkName,
         nodes: Option<Arc<dyn NodeConnector>>,
     ) -> Self {
-        Self {
-            leases,
-            network,
-            nodes,
-            picture: Mutex::default(),
-            changed: watch::Sender::new(0),
-            looking: Mutex::default(),
-        }
+        let picture = Mutex::default();
+        let changed = watch::Sender::new(0);
+        Self { leases, network, nodes, picture, changed, looking: Mutex::default() }
     }
 
     /// Begins to collect if nobody has looked so far. Must be called within a tokio runtime.

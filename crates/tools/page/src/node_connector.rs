@@ -51,12 +51,8 @@ fn is_of_a_node(address: IpAddr) -> bool {
 #[async_trait]
 impl NodeConnector for Direct {
     fn pace(&self) -> Pace {
-        Pace {
-            per_tick: 20,
-            at_once: 64,
-            shortest_period: Duration::from_secs(2),
-            timeout: Duration::from_secs(2),
-        }
+        let shortest_period = Duration::from_secs(2);
+        Pace { per_tick: 20, at_once: 64, shortest_period, timeout: Duration::from_secs(2) }
     }
 
     async fn connect(&self, node: &LeaseRow) -> Result<Box<dyn Stream>, String> {

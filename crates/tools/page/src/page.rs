@@ -66,15 +66,11 @@ pub struct Page {
 impl Page {
     /// Makes the page. `nodes` is how nodes are reached; without it only their leases are shown.
     pub fn new(leases: Arc<dyn LeaseSource>, nodes: Option<Arc<dyn NodeConnector>>) -> Self {
-        Self {
-            leases,
-            nodes,
-            collectors: Mutex::default(),
-            sessions: Sessions::default(),
-            streams: Arc::new(Semaphore::new(STREAMS)),
-            opened: Semaphore::new(OPENED),
-            is_entered_by_address: false,
-        }
+        let collectors = Mutex::default();
+        let sessions = Sessions::default();
+        let streams = Arc::new(Semaphore::new(STREAMS));
+        let opened = Semaphore::new(OPENED);
+        Self { leases, nodes, collectors, sessions, streams, opened, is_entered_by_address: false }
     }
 
     /// Accepts a key in the address, valid for this page alone. A token has no place there: addresses are written down.

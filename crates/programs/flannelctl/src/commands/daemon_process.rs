@@ -72,11 +72,8 @@ impl DaemonProcess {
             let mut parts = variable.as_bytes().splitn(2, |byte| *byte == b'=').map(owned);
             parts.next().zip(parts.next())
         };
-        Ok(Some(Self {
-            pid,
-            arguments: split(read("cmdline")?),
-            environment: split(read("environ")?).into_iter().filter_map(pair).collect(),
-        }))
+        let environment = split(read("environ")?).into_iter().filter_map(pair).collect();
+        Ok(Some(Self { pid, arguments: split(read("cmdline")?), environment }))
     }
 
     /// Without values of flags: there may be secrets among them.

@@ -74,12 +74,8 @@ pub(crate) struct ThroughApiServer(pub(crate) ProbePorts);
 impl NodeConnector for ThroughApiServer {
     /// Each question is a stream through the API server, a kubelet and a container runtime.
     fn pace(&self) -> Pace {
-        Pace {
-            per_tick: 2,
-            at_once: 16,
-            shortest_period: Duration::from_secs(3),
-            timeout: Duration::from_secs(4),
-        }
+        let shortest_period = Duration::from_secs(3);
+        Pace { per_tick: 2, at_once: 16, shortest_period, timeout: Duration::from_secs(4) }
     }
 
     async fn connect(&self, node: &LeaseRow) -> Result<Box<dyn Stream>, String> {

@@ -23,13 +23,8 @@ pub(super) struct Archive {
 
 impl Archive {
     pub(super) fn new(file: std::fs::File, directory: String, time: i64) -> Self {
-        Self {
-            out: GzEncoder::new(file, Compression::default()),
-            directory,
-            time,
-            files: 0,
-            bytes: 0,
-        }
+        let out = GzEncoder::new(file, Compression::default());
+        Self { out, directory, time, files: 0, bytes: 0 }
     }
 
     /// A name must be short: below a hundred letters with the directory.

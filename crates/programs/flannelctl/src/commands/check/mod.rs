@@ -130,11 +130,8 @@ impl Report {
         findings.extend(reported);
         Finding::sort(&mut findings);
         let broken = findings.first().is_some_and(|first| first.severity == Severity::Broken);
-        Ok(Report {
-            node: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-            verdict: if broken { "broken" } else { "whole" },
-            findings,
-        })
+        let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Ok(Report { node, verdict: if broken { "broken" } else { "whole" }, findings })
     }
 }
 

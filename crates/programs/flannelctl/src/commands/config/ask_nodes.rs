@@ -94,13 +94,10 @@ async fn try_to_ask(store: &dyn OperatorStore, config: &str) -> anyhow::Result<N
     if nodes.is_empty() {
         return Ok(NodeOpinions::default());
     }
-    let request = NodeRequest {
-        id: RequestId::random(&mut fastrand::Rng::new()),
-        kind: CONFIG_QUESTION.to_owned(),
-        nodes,
-        limit: HEARING_TIMEOUT + TRIAL_TIMEOUT,
-        body: serde_json::to_value(ConfigQuestion { config: config.to_owned() })?,
-    };
+    let id = RequestId::random(&mut fastrand::Rng::new());
+    let limit = HEARING_TIMEOUT + TRIAL_TIMEOUT;
+    let body = serde_json::to_value(ConfigQuestion { config: config.to_owned() })?;
+    let request = NodeRequest { id, kind: CONFIG_QUESTION.to_owned(), nodes, limit, body };
     let opinions = hear(store, &request).await;
     // If that cannot be said, the request ends by itself.
     let _ = timeout(STORE_TIMEOUT, store.requests().withdraw(&request.id)).await;

@@ -144,15 +144,11 @@ impl NodeContext {
                     IpAddr::V6(ip) => v6 = v6.or(Some(*ip)),
                 }
             }
-            Some(Underlay {
-                link: IfName::new(&said.interface).ok()?,
-                mtu: said.mtu,
-                v4,
-                v6,
-                public_v4: said.public_ip,
-                public_v6: said.public_ipv6,
-                why: said.why.clone(),
-            })
+            let link = IfName::new(&said.interface).ok()?;
+            let public_v4 = said.public_ip;
+            let public_v6 = said.public_ipv6;
+            let why = said.why.clone();
+            Some(Underlay { link, mtu: said.mtu, v4, v6, public_v4, public_v6, why })
         });
         let devices = self.host.facts.interfaces.iter().map(|interface| interface.name);
         let devices: Vec<IfName> =

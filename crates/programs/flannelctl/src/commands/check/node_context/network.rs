@@ -46,13 +46,10 @@ impl Network {
     }
 
     pub(crate) fn node(&self) -> NodeInNetwork {
-        NodeInNetwork {
-            encapsulation: self.encapsulation.clone(),
-            underlay: self.underlay.clone(),
-            mtu: self.mtu,
-            devices: self.devices.clone(),
-            own: self.own.clone(),
-        }
+        let encapsulation = self.encapsulation.clone();
+        let underlay = self.underlay.clone();
+        let devices = self.devices.clone();
+        NodeInNetwork { encapsulation, underlay, mtu: self.mtu, devices, own: self.own.clone() }
     }
 
     pub(crate) fn tunnel_device(&self, family: Family) -> Option<&str> {

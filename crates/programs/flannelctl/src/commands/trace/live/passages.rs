@@ -102,11 +102,8 @@ pub(crate) fn passages(
         let mut all = sightings.iter().filter(of);
         let count = all.clone().map(|one| one.count).sum();
         let first = all.next();
-        Some(Seen {
-            count,
-            device: first.map(|one| one.device.clone()),
-            carried: first.and_then(|one| one.carried),
-        })
+        let device = first.map(|one| one.device.clone());
+        Some(Seen { count, device, carried: first.and_then(|one| one.carried) })
     };
     let passage = |&(at, place, packet, direction): &(At, Place, Packet, Direction)| Passage {
         at,
