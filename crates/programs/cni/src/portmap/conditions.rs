@@ -33,7 +33,7 @@ pub(super) fn forward(
     rules::forward(nft, call, &around, addresses)?;
     let written = write(&script(&call.container_id, conf, addresses));
     if written.is_err() {
-        let _ = rules::unforward(nft, call);
+        let _ = rules::forward(nft, call, conf, &[]);
     }
     written
 }

@@ -81,7 +81,9 @@ impl UdpFlows {
 
 /// Forgets flows, or has flanneld do it: nobody waits for that.
 pub(super) fn forget_udp(flows: &UdpFlows) -> io::Result<()> {
-    if flows.ports.is_empty() || are_there_no_flows() {
+    // Without the file, nothing is tracked in this namespace.
+    let is_empty = std::fs::read(COUNT).is_ok_and(|text| text.trim_ascii() == b"0");
+    if flows.ports.is_empty() || is_empty {
         return Ok(());
     }
     if flows.ports.len() <= UdpFlows::MOST_PORTS {
@@ -91,11 +93,6 @@ pub(super) fn forget_udp(flows: &UdpFlows) -> io::Result<()> {
         }
     }
     flows.forget(&mut Connection::open(Protocol::Netfilter)?)
-}
-
-/// Of this namespace. Without the file, nothing is tracked.
-fn are_there_no_flows() -> bool {
-    std::fs::read(COUNT).is_ok_and(|text| text.trim_ascii() == b"0")
 }
 
 /// The first half of every flow to one of the ports: what names it.

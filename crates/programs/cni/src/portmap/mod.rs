@@ -89,7 +89,7 @@ impl Plugin for Portmap {
 /// Removes all that was mapped for a container, whichever plugin did it.
 pub(crate) fn forget(call: &Call) -> Result<()> {
     let mut nft = Nft::open()?;
-    rules::unforward(&mut nft, call)?;
+    rules::forward(&mut nft, call, &PortmapConf::read(call)?, &[])?;
     let chain = portmap_chain(&call.conf.name, &call.container_id);
     iptables::remove_chain(&mut nft, &chain, chains::ENTRY)
 }

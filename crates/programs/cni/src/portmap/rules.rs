@@ -29,7 +29,7 @@ const ARRIVAL: &str = "loopback_guard";
 pub(super) const OWNED: [&str; 3] = [PORTS, PORTS_OF_OLD, MASQUERADING];
 pub(super) const FAMILIES: [TableFamily; 2] = [TableFamily::Ipv4, TableFamily::Ipv6];
 
-/// Maps the ports to the container's addresses, in place of what was mapped for it before.
+/// Maps the ports to the container's addresses, if any, in place of what was mapped for it before.
 pub(super) fn forward(
     nft: &mut Nft,
     call: &Call,
@@ -55,19 +55,6 @@ pub(super) fn forward(
                 batch.switch(family, TABLE);
                 container(&mut batch, call, conf, *address, spots);
             }
-        }
-        Ok(batch)
-    })
-}
-
-/// Removes all that was mapped for a container. Nothing of it needs to be there.
-pub(super) fn unforward(nft: &mut Nft, call: &Call) -> Result<(), NftError> {
-    let owner = Container::new(&call.container_id, &call.conf.name);
-    nft.commit_made(|nft| {
-        let mut batch = Batch::new(TableFamily::Ipv4, TABLE);
-        for family in FAMILIES {
-            let present = nft.all_rules(family, TABLE)?;
-            delete(&mut batch, family, present.iter().filter(|rule| owner.owns(rule)));
         }
         Ok(batch)
     })
