@@ -1,5 +1,4 @@
-//! Fields of an X.509 certificate: names, serial number, end of validity, usage. Nothing here decides whether a
-//! certificate is trusted.
+//! Fields of an X.509 certificate. Nothing here decides whether it is trusted.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};

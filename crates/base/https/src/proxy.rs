@@ -1,5 +1,4 @@
-//! Proxies of the environment variables `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`, which are read as Go programs
-//! read them.
+//! Proxies of `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` in the environment, read as Go programs read them.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -1,5 +1,4 @@
-//! TLS configuration for a target. Files are read for each connection, so that they can be replaced under a running
-//! daemon.
+//! TLS configuration for a target. Files are read for each connection: they may be replaced under a running daemon.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! Choice of this host's subnet, given the config, all leases and its former subnet. It only
-//! decides; a store carries it out and asks again when another host was faster.
+//! Choice of this host's subnet. A store carries it out, and asks again when another host was faster.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

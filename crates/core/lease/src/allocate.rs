@@ -1,5 +1,4 @@
-//! Free subnets of a pool, kept as intervals: taking, releasing and choosing one cost the
-//! logarithm of the number of leases, whatever the size of the pool.
+//! Free subnets of a pool as intervals: each operation costs the logarithm of the number of leases.
 
 use std::collections::BTreeMap;
 

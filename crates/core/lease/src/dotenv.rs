@@ -1,5 +1,4 @@
-//! The dotenv text format, as far as subnet files need it: `KEY=VALUE` lines, comments, `export`,
-//! quotes, and `$VAR` for keys set further up.
+//! The dotenv format of subnet files: `KEY=VALUE` lines, comments, `export`, quotes, and `$VAR` set further up.
 
 use std::collections::BTreeMap;
 

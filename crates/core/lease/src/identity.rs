@@ -126,7 +126,6 @@ impl<'a> IdentityEvidence<'a> {
     }
 }
 
-/// Whether both are of one node.
 pub fn same_node(config: &NetworkConfig, one: &LeaseAttrs, other: &LeaseAttrs) -> bool {
     KnownBy::of(Some(config)).same_node(one, other)
 }

@@ -42,7 +42,6 @@ impl KnownBy {
         families.into_iter().find_map(|family| given(attrs, family)).ok_or(NoAddress(name))
     }
 
-    /// Whether both are of one node.
     pub fn same_node(self, one: &LeaseAttrs, other: &LeaseAttrs) -> bool {
         self.same_address(one, other) && public_port(one) == public_port(other)
     }

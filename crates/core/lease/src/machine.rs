@@ -1,5 +1,4 @@
-//! Hash of a machine id. The id itself is confidential, see machine-id(5): who knows it could make the ids
-//! that other programs derive from it.
+//! Hash of a machine id, which is confidential, see machine-id(5): other programs' ids could be made from it.
 
 use std::num::NonZeroU64;
 

@@ -1,5 +1,4 @@
-//! Common trait of the IPv4 and IPv6 network types, so that a pool and its allocation are written
-//! once: a network is a start (an integer) and a prefix length.
+//! Common trait of IPv4 and IPv6 networks, each a start and a prefix length, so that pools are written once.
 
 use std::fmt::{Debug, Display};
 use std::hash::Hash;

@@ -140,7 +140,6 @@ impl<N: Net> FamilyMove<N> {
         }
     }
 
-    /// Whether the node or all its peers lose their subnets of this family.
     fn is_left(&self) -> bool {
         self.own_is_lost() || self.lost() > 0
     }

@@ -1,5 +1,4 @@
-//! Check of a node's public address, which peers send to. It is the one check of what a node is to announce, and
-//! of what peers have announced.
+//! The one check of a node's public address: of what a node is to announce, and of what peers have announced.
 
 use std::net::IpAddr;
 

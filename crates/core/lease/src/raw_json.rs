@@ -1,5 +1,4 @@
-//! JSON text kept as text. A lease carries data of its backend that this crate does not interpret, and
-//! ten thousand leases are held, so it is not turned into a tree.
+//! JSON text kept as text: ten thousand leases are held with data that this crate does not interpret.
 
 use std::fmt;
 

@@ -1,5 +1,4 @@
-//! Values loaded from files, and loaded again when the files have changed. A file that cannot be read leaves the last
-//! value in place.
+//! Values loaded from files, again when these have changed. A file that cannot be read leaves the last value.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;

@@ -1,5 +1,4 @@
-//! Revocation of a client's rights while it listens: checked whenever tokens or certificates have been reloaded, so that
-//! a stream does not outlive the right to it.
+//! Revocation of a client's rights while it listens, checked after reloads: no stream outlives the right to it.
 
 use std::pin::Pin;
 use std::time::Duration;

@@ -106,7 +106,6 @@ impl TokenReviews {
         self.verdicts.lock().get(&sha256(token.as_bytes())).map(|kept| kept.verdict.clone())
     }
 
-    /// Whether a token needs a review before it can be judged.
     pub(crate) fn is_due(&self, token: &str, now: Instant) -> bool {
         can_be_one(token)
             && self

@@ -24,7 +24,6 @@ pub const NODE_SECRET_HEADER: &str = "flannel-node-secret";
 /// Longest life of a lease that is read from the other side, a hundred years, so that its end can be computed.
 const MAX_LIFE: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// Error in a text of the other side.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct WireError(pub String);

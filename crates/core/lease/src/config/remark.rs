@@ -1,5 +1,4 @@
-//! Remarks about a config that can be used all the same. Go's decoder ignores members it does not know and takes the last of
-//! several; their writer meant something else.
+//! Remarks about a usable config: Go ignores unknown members and takes the last of several; writers meant more.
 
 use std::collections::BTreeMap;
 

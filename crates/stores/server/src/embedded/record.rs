@@ -1,5 +1,6 @@
-//! Records, each read back completely or not at all: a mark, the length of the payload, a checksum over both, and the
-//! payload.
+//! Records, each read completely or not at all: a mark, a length, a checksum over length and payload, the payload.
+
+use std::sync::LazyLock;
 
 const MARK: [u8; 4] = *b"fLs\x01";
 const HEADER_BYTES: usize = 12;
@@ -62,10 +63,14 @@ fn first(bytes: &[u8]) -> Option<&[u8]> {
 
 /// CRC-32C of both parts.
 fn checksum(length: &[u8], payload: &[u8]) -> u32 {
-    let shift = |sum: u32, _| (sum >> 1) ^ (0x82f6_3b78 * (sum & 1));
-    let step = |sum: u32, byte: &u8| (0..8).fold(sum ^ u32::from(*byte), shift);
+    let step = |sum: u32, byte: &u8| TABLE[usize::from(sum.to_le_bytes()[0] ^ byte)] ^ (sum >> 8);
     !length.iter().chain(payload).fold(!0, step)
 }
+
+static TABLE: LazyLock<[u32; 256]> = LazyLock::new(|| {
+    let shift = |sum: u32, _| (sum >> 1) ^ (0x82f6_3b78 * (sum & 1));
+    std::array::from_fn(|index| (0..8).fold(index as u32, shift))
+});
 
 #[cfg(test)]
 mod tests {

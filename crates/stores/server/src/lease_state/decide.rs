@@ -52,7 +52,7 @@ impl LeaseState {
     }
 
     pub fn next_expiry(&self) -> Option<Millis> {
-        self.networks.iter().filter_map(|(_, network)| network.next_expiry()).min()
+        self.networks.values().filter_map(Network::next_expiry).min()
     }
 }
 

@@ -31,7 +31,6 @@ use crate::lease_state::{Reply, Who, check_size};
 use crate::watch_log::{WatchLog, WatchLogs};
 
 const NETWORK_LIST_INTERVAL: Duration = Duration::from_secs(15);
-/// Pause before the next list when one has failed.
 const NETWORK_LIST_RETRY: Duration = Duration::from_secs(1);
 const LEASE_TTL_MILLIS: Millis = LEASE_TTL.as_millis() as Millis;
 
@@ -152,6 +151,9 @@ impl View {
     }
 }
 
+/// A network with the task that follows it.
+type FollowedNetwork = (Arc<dyn ServedNetwork>, Task);
+
 pub struct StoreService {
     shared: Arc<Shared>,
     _network_list: Task,
@@ -161,8 +163,7 @@ struct Shared {
     networks: NetworkStore,
     watch_logs: Arc<WatchLogs>,
     clock: Clock,
-    /// Each with the task that follows it.
-    followed: Mutex<BTreeMap<NetworkName, (Arc<dyn ServedNetwork>, Task)>>,
+    followed: Mutex<BTreeMap<NetworkName, FollowedNetwork>>,
 }
 
 impl StoreService {

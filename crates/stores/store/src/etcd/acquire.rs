@@ -1,5 +1,4 @@
-//! Acquiring a subnet: `flannel_lease::decide` chooses from the listed leases, and the choice is written only if no other
-//! node was quicker.
+//! Acquiring a subnet: `flannel_lease::decide` chooses, and that is written only if no other node was quicker.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

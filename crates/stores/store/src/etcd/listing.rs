@@ -1,5 +1,4 @@
-//! All of flannel's keys at one revision: with one request however many leases there are, or page by page for
-//! one who works on what has come while etcd reads on.
+//! All of flannel's keys at one revision: in one answer, or by pages for one who works while etcd reads on.
 
 use flannel_lease::{Lease, LeaseAttrs, Subnet, Version};
 use prost::bytes::Bytes;

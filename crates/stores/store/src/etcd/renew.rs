@@ -1,5 +1,4 @@
-//! Keeping the lease we hold, and giving it back. Every write compares first, so that a key that another
-//! node has taken is never overwritten.
+//! Keeping and giving back our lease. Every write compares first: a key that another node has taken stays.
 
 use flannel_lease::{Expiry, Lease, LeaseAttrs, Version};
 use prost::bytes::Bytes;

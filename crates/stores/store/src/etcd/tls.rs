@@ -1,5 +1,4 @@
-//! TLS towards etcd: which files, and reading them for every connection, so that certificates
-//! can be replaced under a running daemon.
+//! TLS towards etcd. Files are read for every connection, so that they can be replaced under a running daemon.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,4 @@
-//! Keys and values that cannot be read. Each is logged once, not at every event; and a lease whose value became unreadable
-//! keeps the attributes it last had.
+//! Keys and values that cannot be read, each logged once. A lease keeps the attributes it had before.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;

@@ -1,6 +1,5 @@
-//! Watch of leases: one stream from etcd, opened again wherever it broke. What was
-//! missed meanwhile comes from etcd's history; when that is gone, or is not the one we know,
-//! everything is listed again.
+//! Watch of leases: one stream from etcd, opened again wherever it broke. What was missed comes from etcd's history;
+//! when that is gone, or is another, everything is listed again.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
-//! A lease server in front of a store that assigns subnets: what it says of this node, and what this node says
-//! of itself there.
+//! A lease server in front of a store that assigns subnets: what it says of this node, and the node of itself.
 
 use std::time::Duration;
 
@@ -42,7 +41,6 @@ impl AssignedSubnets {
         self.state.lock().node.as_ref().map_or(SubnetOrigin::Pool, |node| node.subnets)
     }
 
-    /// Whether the server says that this is this node's lease.
     pub(super) fn is_own(&self, lease: &WireLease) -> bool {
         let state = self.state.lock();
         let name = state.node.as_ref().and_then(|node| node.name.as_ref());

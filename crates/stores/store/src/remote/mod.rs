@@ -124,7 +124,6 @@ impl RemoteStore {
         }
     }
 
-    /// All leases, and the server's time.
     async fn read_all(&self) -> Result<(WatchResult, Option<Millis>), StoreError> {
         let (attempted, path) = ("list the leases", format!("{}/leases", self.0.base));
         let answer = self.send(attempted, Method::GET, &path, "").await?;

@@ -1,5 +1,4 @@
-//! Tokens: what they look like, and what one that was spoiled on the way looks like. A token that
-//! cannot be right is never sent anywhere.
+//! Tokens, whole or spoiled on the way: one that cannot be right is never sent anywhere.
 
 use std::path::Path;
 
@@ -50,7 +49,6 @@ pub(super) fn pin(token: &str) -> Option<[u8; 32]> {
     unhex(hex).filter(|_| !secret.is_empty())
 }
 
-/// A hash that is written in hexadecimal digits.
 pub(super) fn unhex(text: &str) -> Option<[u8; 32]> {
     if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;

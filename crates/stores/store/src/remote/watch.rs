@@ -1,5 +1,4 @@
-//! Watch of the server's stream of events: opened again wherever it broke, at the next server if need be. A server that
-//! cannot continue from our cursor sends a snapshot.
+//! Watch of a server's events, opened again wherever it broke. A server that cannot continue sends a snapshot.
 
 use std::convert::Infallible;
 use std::sync::Arc;
