@@ -45,9 +45,9 @@ pub struct ServerRun {
 
 #[derive(Clone, Debug, Default)]
 pub struct LeaseState {
-    pub(crate) revision: u64,
+    pub revision: u64,
     /// Time of the last commit.
-    pub(crate) time: Millis,
+    pub time: Millis,
     pub(crate) histories: Vec<ServerRun>,
     pub(crate) networks: BTreeMap<NetworkName, Network>,
 }

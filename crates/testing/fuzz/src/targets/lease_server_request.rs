@@ -158,7 +158,7 @@ impl Memory {
         let mut lease_state = LeaseState::default();
         lease_state.apply(&lease_state.start(1, NOW));
         let watch_logs = Arc::new(WatchLogs::default());
-        watch_logs.reset(&lease_state, lease_state.revision(), [].iter());
+        watch_logs.reset(&lease_state, lease_state.revision, [].iter());
         let lease_state = Arc::new(Mutex::new((lease_state, fastrand::Rng::with_seed(1))));
         Self { lease_state, watch_logs, requests: RequestsByNetwork::default() }
     }

@@ -42,11 +42,11 @@ fn log(text: &str) {
     for line in text.lines() {
         let Ok(commit) = Commit::from_json(line) else { return };
         assert_eq!(Commit::from_json(&commit.to_json().expect("JSON")).as_ref(), Ok(&commit));
-        if commit.revision > lease_state.revision() {
+        if commit.revision > lease_state.revision {
             lease_state.apply(&commit);
         }
     }
-    for now in [0, lease_state.time(), i64::MAX.cast_unsigned()] {
+    for now in [0, lease_state.time, i64::MAX.cast_unsigned()] {
         let mut lease_state = lease_state.clone();
         lease_state.apply(&lease_state.start(1, now));
         while let Some(expired) = lease_state.expire(now) {
