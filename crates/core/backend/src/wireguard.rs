@@ -238,8 +238,8 @@ impl WireguardBackend {
     fn tunnel(&self, family: Family, node: &Node, own: &Lease) -> Option<TunnelEntry> {
         let link = self.device(family);
         let carried = |family: Family| self.device(family) == link;
-        // It listens on every address, like the kernel's; unless the mode says one family, on both, for peers that lack
-        // an address of this one are reached in the other.
+        // It listens on every address, like the kernel's, in both families unless the mode names one: peers that lack an
+        // address of one are reached in the other.
         let any: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
         let listens = |over: &Family| {
             let is_announced = node.underlay.announced(*over).is_some();

@@ -26,14 +26,14 @@ pub struct Kubeconfig {
 struct Document {
     #[serde(rename = "current-context")]
     current_context: String,
-    clusters: Vec<Named<Cluster>>,
-    users: Vec<Named<User>>,
-    contexts: Vec<Named<Context>>,
+    clusters: Vec<NamedItem<Cluster>>,
+    users: Vec<NamedItem<User>>,
+    contexts: Vec<NamedItem<Context>>,
 }
 
 /// An item of one of the lists, each of which calls the content by another name.
 #[derive(Deserialize)]
-struct Named<T> {
+struct NamedItem<T> {
     name: String,
     #[serde(alias = "cluster", alias = "user", alias = "context")]
     content: Option<T>,
@@ -146,7 +146,7 @@ impl Document {
     }
 }
 
-fn find<'a, T>(list: &'a [Named<T>], name: &str) -> Option<&'a T> {
+fn find<'a, T>(list: &'a [NamedItem<T>], name: &str) -> Option<&'a T> {
     list.iter().find(|it| it.name == name)?.content.as_ref()
 }
 
