@@ -65,7 +65,7 @@ pub(crate) fn answer(
     }
 }
 
-/// None is due about errors, about later fragments, and between others than single hosts.
+/// No error is due about errors and later fragments, nor between others than single hosts.
 fn is_due_v4(ip: &IpHeader, packet: &[u8]) -> bool {
     let is_later_fragment = u16::from_be_bytes([packet[6], packet[7]]) & 0x1fff != 0;
     // A ping is answered as well; only errors about errors are not sent.

@@ -27,7 +27,7 @@ const NO_DEVICE: &str = "it has no device yet";
 /// Time limit of a hand-over. Packets wait meanwhile.
 const HAND_OVER_LIMIT: Duration = Duration::from_secs(15);
 
-/// Serves until it is told to end. The end of its standard input, its starter, ends it while it serves nothing.
+/// Serves until it is told to end. While it serves nothing it ends with its standard input, which is its starter's.
 pub fn run() -> io::Result<()> {
     // Away from the terminal and the process group of the daemon: what ends those must not end this.
     let _ = rustix::process::setsid();
@@ -118,7 +118,7 @@ impl Service {
         }
     }
 
-    /// Answers a connection in a thread of its own. With the starter's ends a process that serves nothing.
+    /// Answers a connection in a thread of its own. When the starter's ends, so does a process that serves nothing.
     fn attend(self: &Arc<Self>, stream: UnixStream, is_starter: bool) -> io::Result<()> {
         let this = Arc::clone(self);
         let thread = std::thread::Builder::new().name("tunnel-control".to_owned());

@@ -1,7 +1,7 @@
 //! Packets that bear a mark, and the devices at which they are seen.
 //!
-//! Sent is an echo request from pod to pod; the kernel of the other pod answers it with the same mark. Every node looks
-//! for the mark at the frames of its devices ([`Watch`]): it is there in a tunnel, too, unless that encrypts.
+//! A marked packet is an echo request from pod to pod, which the kernel of the other pod answers with the same mark.
+//! Every node looks for the mark at the frames of its devices ([`Watch`]), where a tunnel shows it unless it encrypts.
 
 mod filter;
 pub mod request;
