@@ -5,8 +5,7 @@
 //! rim: the pod's devices (`in_kernel`), and the thread that it lives in ([`TestPod`]).
 //!
 //! A test pod is a pair of veth devices whose far end is this process. To the kernel it is a pod: what it sends is
-//! forwarded, filtered and masqueraded as any pod's is. It takes no namespace, and so no more rights than the daemon
-//! has anyway.
+//! forwarded, filtered and masqueraded as any pod's is. It takes no namespace and no further rights.
 
 pub mod cause;
 mod exchange;

@@ -1,9 +1,8 @@
 //! Nodes probe each other: a small UDP exchange, through the overlay and beside it, so that what is wrong is told with
 //! the layer it is in; see `docs/probing.md`.
 //!
-//! Pure: what is said ([`wire`], [`cookie`], [`responder`]), whom to ask when ([`schedule`]), what follows from what
-//! came back ([`verdict`], [`finding`], `peers`). At the rim: sockets (`net`), one turn (`examine`), the endless task
-//! ([`Prober`]).
+//! Pure: what is said ([`wire`], [`cookie`], [`responder`]), whom to ask when ([`schedule`]), what follows from answers
+//! ([`verdict`], [`finding`], `peers`). At the rim: sockets (`net`), one turn (`examine`), the task ([`Prober`]).
 
 mod ask_limits;
 pub mod cookie;

@@ -18,8 +18,7 @@ fn signal() -> libc::c_int {
 pub(crate) fn prepare() -> io::Result<()> {
     static DONE: OnceLock<Result<(), i32>> = OnceLock::new();
     let done = DONE.get_or_init(|| {
-        // SAFETY: all zeroes are valid, and the handler touches nothing. Without SA_RESTART a call that sleeps
-        // ends with EINTR.
+        // SAFETY: all zeroes are valid, the handler touches nothing; without SA_RESTART a sleeping call gets EINTR.
         let set = unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
