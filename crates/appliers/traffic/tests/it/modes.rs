@@ -26,8 +26,8 @@ fn modes_can_be_switched_back_and_forth() {
         let cycle = [Mode::Nftables, Mode::Iptables].map(|mode| {
             node.set(&dual(mode));
             let now = picture();
-            assert_eq!(now.contains("flannel-ipv4"), mode == Mode::Nftables, "{mode}: {now}");
-            assert_eq!(now.contains("FLANNEL-"), mode == Mode::Iptables, "{mode}: {now}");
+            assert_eq!(now.contains("flannel-ipv4"), mode == Mode::Nftables, "{mode:?}: {now}");
+            assert_eq!(now.contains("FLANNEL-"), mode == Mode::Iptables, "{mode:?}: {now}");
             now
         });
         cycles.push(cycle);

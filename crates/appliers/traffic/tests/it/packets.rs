@@ -22,7 +22,7 @@ fn in_every_kind(test: impl Fn(&Node, &Neighbourhood, Mode) + Send + Sync) {
                 run(prepare);
                 test(&node, &Neighbourhood::new(), mode);
             });
-            assert!(done.join().is_ok(), "in {mode} {prepare}");
+            assert!(done.join().is_ok(), "in {mode:?} {prepare}");
         });
     }
 }

@@ -192,7 +192,7 @@ fn defect_56_when_nothing_happens_to_the_rules_nothing_runs() {
             let node = toolbox.node();
             node.set(&rules(mode));
             let at_start = toolbox.used();
-            println!("{mode} {canary}: {at_start:#?}");
+            println!("{mode:?} {canary}: {at_start:#?}");
             assert!(at_start.len() <= 6, "{at_start:?}");
             for _ in 0..5 {
                 be_busy();

@@ -28,10 +28,13 @@ pub(super) async fn ask<T>(
     body: &impl Serialize,
     talk: impl AsyncFnOnce(&mut OtherNode) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let id = RequestId::random(&mut fastrand::Rng::new());
-    let nodes = vec![peer.subnet().context("its lease has no subnet")?];
-    let body = serde_json::Value::Null;
-    let request = NodeRequest { id, kind: kind.to_owned(), nodes, limit: REQUEST_LIFETIME, body };
+    let request = NodeRequest {
+        id: RequestId::random(&mut fastrand::Rng::new()),
+        kind: kind.to_owned(),
+        nodes: vec![peer.subnet().context("its lease has no subnet")?],
+        limit: REQUEST_LIFETIME,
+        body: serde_json::Value::Null,
+    };
     let mut node = OtherNode { store: store?, request };
     let talked = match node.say(body).await {
         Ok(()) => talk(&mut node).await,
