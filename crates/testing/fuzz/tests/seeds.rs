@@ -68,6 +68,7 @@ macro_rules! tests {
 tests! {
     cni_stdin
     ec2_xml
+    etcd_answers
     host_local_files
     kubernetes
     lease_server_request

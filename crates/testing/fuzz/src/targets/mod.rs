@@ -15,6 +15,7 @@ macro_rules! targets {
 targets! {
     cni_stdin: 6_000,
     ec2_xml: 100_000,
+    etcd_answers: 200,
     host_local_files: 2_000,
     kubernetes: 10_000,
     lease_server_request: 3_000,
