@@ -12,9 +12,9 @@ fn reaches(lab: &Lab, from: u16, to: u16) -> bool {
     lab.ping_with(lab.node(from), lab.node(to), quick()).is_ok()
 }
 
-/// Neighbour entries that were asked for in vain are asked for again after a second.
-fn reaches_again(lab: &Lab, from: u16, to: u16) -> Result<()> {
-    lab.wait_until("healed nodes to reach each other", Duration::from_secs(5), || {
+/// Neighbour entries that were asked for in vain are asked for again after a second, and a busy machine may be slow.
+fn reach_soon(lab: &Lab, from: u16, to: u16) -> Result<()> {
+    lab.wait_until("nodes to reach each other", Duration::from_secs(5), || {
         lab.ping_with(lab.node(from), lab.node(to), quick())
     })?;
     Ok(())
@@ -25,12 +25,14 @@ fn a_partition_cuts_the_two_sides_and_nobody_else() -> Result<()> {
     let lab = Lab::builder().nodes(4).bare().start()?;
     lab.partition(&[1], &[2, 3])?;
     assert!(!reaches(&lab, 1, 2) && !reaches(&lab, 3, 1));
-    assert!(reaches(&lab, 2, 3) && reaches(&lab, 1, 4) && reaches(&lab, 4, 3));
+    for (from, to) in [(2, 3), (1, 4), (4, 3)] {
+        reach_soon(&lab, from, to)?;
+    }
     lab.partition(&[4], &[1])?;
     assert!(!reaches(&lab, 1, 4) && !reaches(&lab, 1, 2));
     lab.heal()?;
     for (from, to) in [(1, 2), (3, 1), (1, 4)] {
-        reaches_again(&lab, from, to)?;
+        reach_soon(&lab, from, to)?;
     }
     assert!(lab.partition(&[1, 2], &[2]).is_err());
     assert!(matches!(lab.partition(&[1], &[9]), Err(LabError::NoSuchNode { number: 9, .. })));
@@ -44,12 +46,13 @@ fn a_partition_cuts_nodes_of_different_segments() -> Result<()> {
     for address in lab.node(3).addresses() {
         assert!(lab.ping_address(lab.node(1), address, quick()).is_err(), "{address}");
     }
-    assert!(reaches(&lab, 1, 4) && reaches(&lab, 2, 3));
+    reach_soon(&lab, 1, 4)?;
+    reach_soon(&lab, 2, 3)?;
     lab.change_address(3, "192.168.101.33".parse().unwrap())?;
     let moved = "192.168.101.33".parse().unwrap();
     assert!(lab.ping_address(lab.node(1), moved, quick()).is_err());
     lab.heal()?;
-    reaches_again(&lab, 1, 3)
+    reach_soon(&lab, 1, 3)
 }
 
 #[test]
@@ -59,7 +62,7 @@ fn nodes_are_cut_off_from_the_store_alone() -> Result<()> {
     lab.partition_from_store(&[1])?;
     assert!(lab.ping_address(lab.node(1), store, quick()).is_err());
     lab.ping_address(lab.node(2), store, quick())?;
-    assert!(reaches(&lab, 1, 2));
+    reach_soon(&lab, 1, 2)?;
     lab.heal()?;
     lab.ping_address(lab.node(1), store, PingOptions::default())?;
     Ok(())
@@ -76,7 +79,7 @@ fn a_pulled_cable_is_a_lost_carrier() -> Result<()> {
     })?;
     assert!(!reaches(&lab, 1, 2));
     lab.node(1).plug()?;
-    reaches_again(&lab, 1, 2)
+    reach_soon(&lab, 1, 2)
 }
 
 #[test]
@@ -85,7 +88,7 @@ fn a_device_set_down_comes_back_with_its_addresses() -> Result<()> {
     lab.node(1).nic_down()?;
     assert!(!reaches(&lab, 2, 1));
     lab.node(1).nic_up()?;
-    reaches_again(&lab, 2, 1)?;
+    reach_soon(&lab, 2, 1)?;
     assert!(lab.node(1).ip("route show default")?.contains("192.168.100.254"));
     assert!(lab.node(1).ip("-6 route show default")?.contains("fd00:100::fe"));
     Ok(())
@@ -102,7 +105,7 @@ fn a_replaced_card_has_another_index_and_the_same_hardware_address() -> Result<(
     assert_eq!(read("address")?, mac);
     assert!(!reaches(&lab, 1, 2), "the partition ended with the old card");
     lab.heal()?;
-    reaches_again(&lab, 1, 2)
+    reach_soon(&lab, 1, 2)
 }
 
 #[test]
@@ -114,7 +117,7 @@ fn a_changed_address_replaces_the_old_one() -> Result<()> {
         lab.change_address(1, address)?;
     }
     assert_eq!(lab.node(1).addresses(), new);
-    assert!(reaches(&lab, 2, 1));
+    reach_soon(&lab, 2, 1)?;
     for address in old {
         assert!(lab.ping_address(lab.node(2), address, quick()).is_err(), "{address}");
     }
@@ -132,7 +135,7 @@ fn a_smaller_mtu_lets_no_large_packet_through_whole() -> Result<()> {
     lab.node(2).set_underlay_mtu(1400)?;
     assert_eq!(lab.node(2).read_file("/sys/class/net/eth0/mtu")?.trim(), "1400");
     assert!(lab.ping_with(lab.node(1), lab.node(2), large).is_err());
-    assert!(reaches(&lab, 1, 2));
+    reach_soon(&lab, 1, 2)?;
     Ok(())
 }
 
