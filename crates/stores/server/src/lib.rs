@@ -27,7 +27,7 @@ mod token_review;
 pub mod watch_log;
 
 pub use api::Api;
-pub use embedded::{Embedded, EmbeddedStore};
+pub use embedded::{Embedded, EmbeddedOptions, EmbeddedStore};
 pub use lease_service::{LeaseService, NetworkRequests, ServedNetwork};
 pub use limits::Limits;
 pub use metrics::LogFigures;

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::rc::Rc;
@@ -15,23 +16,31 @@ use flannel_node::options::{self, Parsed};
 use flannel_server::embedded::AskError;
 use flannel_server::lease_state::{Reply, Request};
 use flannel_server::watch_log::WatchLogs;
-use flannel_server::{Embedded, LeaseService as _, Limits, Options, Server};
+use flannel_server::{Embedded, EmbeddedOptions, LeaseService as _, Limits, Options, Server};
+use flannel_state::NetworkState;
 use flannel_store::KeptLease;
 use flannel_store::remote::Listen;
+use flanneld::door::Question;
 use flanneld::joined_networks::JoinedNetworks;
+use flanneld::readiness::Readings;
 use flanneld::stopping::{StopRequest, stopping};
+use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, yield_now};
 use tracing::Instrument as _;
 
 use crate::clib;
 use crate::history;
-use crate::host::{DiskFault, Host, SERVER};
+use crate::host::{DiskFault, Families, Host, SERVER};
 use crate::network::Network;
 use crate::world::SimulatedWorld;
 
 const PORT: u16 = 10_253;
 /// A service manager starts a daemon again after this.
 const RESTART_PAUSE: Duration = Duration::from_secs(2);
+/// A daemon that is asked to stop has stopped after this.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+/// A daemon answers a question within this time.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// Tasks that are told of the end of others are over after so many turns.
 const TURNS_TO_END: usize = 32;
 
@@ -39,6 +48,9 @@ pub(crate) struct Cluster {
     pub(crate) hosts: Vec<Rc<Host>>,
     pub(crate) network: Network,
     pub(crate) rng: fastrand::Rng,
+    pub(crate) families: Families,
+    /// A log of the lease server that is shorter is not compacted.
+    min_compaction_bytes: u64,
     programs: BTreeMap<usize, Program>,
     server: Served,
     /// What was acknowledged before the lease server last ended.
@@ -48,11 +60,23 @@ pub(crate) struct Cluster {
 /// A running program, which the service manager starts again when it ends.
 struct Program {
     task: JoinHandle<()>,
-    _stop: Option<StopRequest>,
+    stop: Option<StopRequest>,
+    readings: SharedReadings,
 }
+
+/// Whom to ask for the state of a daemon.
+type SharedReadings = Arc<Mutex<Option<Readings>>>;
 
 /// The store of the lease server that runs.
 type Served = Arc<Mutex<Option<Embedded>>>;
+
+/// Files of a lease server's data directory, as they once were.
+#[derive(Clone)]
+pub(crate) struct Backup {
+    files: Vec<(OsString, Vec<u8>)>,
+    /// What clients had been told by then.
+    pub(crate) acknowledged: Acknowledged,
+}
 
 /// What clients have been told.
 #[derive(Clone, Default)]
@@ -79,9 +103,16 @@ impl Cluster {
         directory: &Path,
         mut rng: fastrand::Rng,
     ) -> anyhow::Result<Self> {
-        let hosts: Result<Vec<_>, _> =
-            (0..=nodes).map(|number| Host::new(number, directory, &mut rng).map(Rc::new)).collect();
-        let hosts = hosts?;
+        let families = match rng.u8(..5) {
+            0..=2 => Families::V4,
+            3 => Families::V6,
+            _ => Families::Both,
+        };
+        let min_compaction_bytes = rng.u64(512..4_096);
+        // The last one is there for a copy of another.
+        let host = |number| Host::new(number, families, directory, &mut rng).map(Rc::new);
+        let hosts: Vec<Rc<Host>> = (0..=nodes + 1).map(host).collect::<Result<_, _>>()?;
+        hosts[nodes + 1].exists.set(false);
         let network = Network::new(rng.fork());
         history::set_hosts(&hosts);
         let world = SimulatedWorld { hosts: hosts.clone(), network: network.clone() };
@@ -90,15 +121,23 @@ impl Cluster {
             hosts,
             network,
             rng,
+            families,
+            min_compaction_bytes,
             programs: BTreeMap::new(),
             server: Served::default(),
             acknowledged: RefCell::default(),
         })
     }
 
-    /// Numbers of the nodes.
+    /// Numbers of the nodes, and of the copy of one if there is one.
     pub(crate) fn nodes(&self) -> std::ops::Range<usize> {
-        SERVER + 1..self.hosts.len()
+        let copy = self.spare();
+        SERVER + 1..copy + usize::from(self.hosts[copy].exists.get())
+    }
+
+    /// Number of the machine that a copy of another may become.
+    fn spare(&self) -> usize {
+        self.hosts.len() - 1
     }
 
     pub(crate) fn runs(&self, host: usize) -> bool {
@@ -124,14 +163,19 @@ impl Cluster {
         let seed = self.rng.u64(..);
         let host = self.hosts[number].clone();
         if number == SERVER {
-            let task = tokio::spawn(
-                keep_serving(self.server.clone(), host_files(&host), seed).instrument(span),
-            );
-            self.programs.insert(number, Program { task, _stop: None });
+            let address = host.addresses().next().unwrap_or(Ipv4Addr::LOCALHOST.into());
+            let (data, min_compaction_bytes) = (host.data_directory(), self.min_compaction_bytes);
+            let place = ServerPlace { data, address, min_compaction_bytes };
+            let task = tokio::spawn(keep_serving(self.server.clone(), place, seed).instrument(span));
+            let readings = SharedReadings::default();
+            self.programs.insert(number, Program { task, stop: None, readings });
             return;
         }
-        let arguments = arguments(&host, self.hosts[SERVER].ip.get());
+        let server = self.hosts[SERVER].addresses().next().unwrap_or(Ipv4Addr::LOCALHOST.into());
+        let arguments = arguments(&host, server);
         let (request, stopping) = stopping();
+        let readings = SharedReadings::default();
+        let shared = readings.clone();
         let daemon = async move {
             loop {
                 let parsed = options::parse(arguments.clone(), []);
@@ -139,7 +183,8 @@ impl Cluster {
                     tracing::error!("the options are wrong: {parsed:?}");
                     return;
                 };
-                let (_watched, run) = JoinedNetworks::new(*options, None, stopping.clone()).run();
+                let (watched, run) = JoinedNetworks::new(*options, None, stopping.clone()).run();
+                *shared.lock().unwrap_or_else(PoisonError::into_inner) = watched.readings.clone();
                 match run.await {
                     Ok(()) => return,
                     Err(error) => {
@@ -153,21 +198,100 @@ impl Cluster {
             }
         };
         let task = tokio::spawn(daemon.instrument(span));
-        self.programs.insert(number, Program { task, _stop: Some(request) });
+        self.programs.insert(number, Program { task, stop: Some(request), readings });
+    }
+
+    /// Stops the daemon of a machine as an upgrade does, and starts the next one.
+    pub(crate) async fn upgrade(&mut self, number: usize) {
+        if let Some(mut program) = self.programs.remove(&number) {
+            if let Some(stop) = &program.stop {
+                stop.stop();
+            }
+            let _ = tokio::time::timeout(STOP_LIMIT, &mut program.task).await;
+            program.task.abort();
+        }
+        self.end_tasks().await;
+        self.start(number);
     }
 
     /// Kills the program of a machine, wherever it is. Its connections end.
     pub(crate) async fn kill(&mut self, number: usize) {
         if number == SERVER {
             self.note_acknowledged();
+        }
+        // Who is killed writes nothing more.
+        let host = self.hosts[number].clone();
+        let before = host.disk.replace(DiskFault::Off);
+        if number == SERVER {
             self.served().take();
         }
         if let Some(program) = self.programs.remove(&number) {
             program.task.abort();
         }
+        self.end_tasks().await;
+        host.disk.set(before);
+    }
+
+    async fn end_tasks(&self) {
         for _ in 0..TURNS_TO_END {
             yield_now().await;
         }
+    }
+
+    /// Makes a machine whose disk is a copy of another's, with a card and an address of its own. Returns its number;
+    /// `None` if there is one already.
+    pub(crate) fn copy_machine(&mut self, original: usize, machine_id: bool) -> Option<usize> {
+        let copy = self.spare();
+        let host = self.hosts[copy].clone();
+        if host.exists.get() {
+            return None;
+        }
+        host.exists.set(true);
+        host.copy_disk(&self.hosts[original], machine_id).ok()?;
+        self.boot(copy);
+        Some(copy)
+    }
+
+    /// Copies the files of the lease server; `None` while it does not run.
+    pub(crate) fn back_up(&self) -> Option<Backup> {
+        let acknowledged = self.stored()?;
+        let mut files = Vec::new();
+        for entry in fs::read_dir(self.hosts[SERVER].data_directory()).ok()? {
+            let entry = entry.ok()?;
+            files.push((entry.file_name(), fs::read(entry.path()).ok()?));
+        }
+        files.sort();
+        Some(Backup { files, acknowledged })
+    }
+
+    /// Puts the files of a backup in the place of the lease server's, which must not run.
+    pub(crate) fn restore(&self, backup: &Backup) -> std::io::Result<()> {
+        let host = &self.hosts[SERVER];
+        let data = host.data_directory();
+        for entry in fs::read_dir(&data)? {
+            fs::remove_file(entry?.path())?;
+        }
+        for (name, content) in &backup.files {
+            fs::write(data.join(name), content)?;
+        }
+        host.forget_synced();
+        self.acknowledged.replace(backup.acknowledged.clone());
+        Ok(())
+    }
+
+    /// The state of a daemon as it says itself; `None` if it does not answer.
+    pub(crate) async fn state_of(&self, number: usize) -> Option<NetworkState> {
+        let readings = {
+            let program = self.programs.get(&number)?;
+            program.readings.lock().unwrap_or_else(PoisonError::into_inner).clone()?
+        };
+        let ask = readings.of_each_network().into_iter().next()?.ask?;
+        let (answer, answered) = oneshot::channel();
+        let asked = async {
+            ask.send(Question::State(answer)).await.ok()?;
+            answered.await.ok()
+        };
+        tokio::time::timeout(ANSWER_LIMIT, asked).await.ok().flatten()
     }
 
     /// A machine loses its power: nothing is written any more, and nobody hears of it.
@@ -215,30 +339,31 @@ impl Cluster {
     }
 }
 
-struct HostFiles {
+/// Where a lease server runs.
+struct ServerPlace {
     data: std::path::PathBuf,
-    ip: Ipv4Addr,
-}
-
-fn host_files(host: &Host) -> HostFiles {
-    HostFiles { data: host.data_directory(), ip: host.ip.get() }
+    address: IpAddr,
+    min_compaction_bytes: u64,
 }
 
 /// Serves leases; starts again when the store cannot be opened.
-async fn keep_serving(served: Served, files: HostFiles, seed: u64) {
+async fn keep_serving(served: Served, place: ServerPlace, seed: u64) {
     let mut seeds = fastrand::Rng::with_seed(seed);
     loop {
-        if let Err(error) = serve(&served, &files, seeds.u64(..)).await {
+        if let Err(error) = serve(&served, &place, seeds.u64(..)).await {
             tracing::error!("the lease server ends: {error:#}");
         }
         tokio::time::sleep(RESTART_PAUSE).await;
     }
 }
 
-async fn serve(served: &Served, files: &HostFiles, seed: u64) -> anyhow::Result<()> {
-    let embedded = Embedded::open(&files.data, seed).map_err(|error| anyhow::anyhow!("{error}"))?;
+async fn serve(served: &Served, place: &ServerPlace, seed: u64) -> anyhow::Result<()> {
+    let min_compaction_bytes = place.min_compaction_bytes;
+    let options = EmbeddedOptions { min_compaction_bytes, ..EmbeddedOptions::new(seed) };
+    let embedded = Embedded::open_with(&place.data, &options)
+        .map_err(|error| anyhow::anyhow!("{error}"))?;
     let server = Server::bind(Options {
-        listen: Listen::Address { host: files.ip.to_string(), port: PORT },
+        listen: Listen::Address { host: place.address.to_string(), port: PORT },
         tls: None,
         tokens: None,
         reviewer: None,
@@ -250,8 +375,8 @@ async fn serve(served: &Served, files: &HostFiles, seed: u64) -> anyhow::Result<
     match server.run(Arc::new(embedded)).await {}
 }
 
-fn arguments(host: &Host, server: Ipv4Addr) -> Vec<OsString> {
-    let server = SocketAddr::new(IpAddr::V4(server), PORT);
+fn arguments(host: &Host, server: IpAddr) -> Vec<OsString> {
+    let server = SocketAddr::new(server, PORT);
     let words = [
         "flanneld".to_owned(),
         format!("--remote=http://{server}"),

@@ -1,20 +1,36 @@
 //! What happens to a cluster, by chance: machines and programs end and come back, the network breaks, disks and kernels
 //! fail, clocks jump, operators change their minds.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use flannel_lease::{LEASE_TTL, LeaseAttrs, Subnet};
+use ipnet::{Ipv4Net, Ipv6Net};
 use flannel_server::lease_state::{Request, Who};
 
 use crate::clib;
-use crate::cluster::Cluster;
+use crate::cluster::{Backup, Cluster};
 use crate::history::note;
-use crate::host::{DiskFault, SERVER};
+use crate::host::{DiskFault, Families, SERVER, place_addresses};
 use crate::invariants::Invariants;
 
-const NARROW: &str = "10.1.0.0/20";
-const WIDE: &str = "10.1.0.0/16";
+/// The networks of a cluster, of either family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Networks {
+    v4: &'static str,
+    v6: &'static str,
+}
+
+const NARROW: Networks = Networks { v4: "10.1.0.0/20", v6: "fd10:1::/56" };
+const WIDE: Networks = Networks { v4: "10.1.0.0/16", v6: "fd10:1::/48" };
+/// Name of the file beside the log of the lease server.
+const SNAPSHOT: &str = "leases.snapshot";
+/// Place of a node that is none of ours.
+const STRANGER_PLACE: u16 = 253;
+/// Subnets that an operator reserves for machines that never come.
+const RESERVED_SUBNETS: usize = 3;
+/// Places to which machines move.
+const FREE_PLACES: std::ops::Range<u16> = 2_000..4_000;
 /// An operator's change of the network may move routes for so long.
 const CHANGE_TIME: Duration = Duration::from_secs(90);
 
@@ -24,8 +40,11 @@ pub(crate) struct Faults {
     pause: Duration,
     pending: Vec<(Duration, Repair)>,
     backend: &'static str,
-    network: &'static str,
-    next_address: u8,
+    network: Networks,
+    next_place: u16,
+    backup: Option<Backup>,
+    /// The snapshot of the lease server, which an operator puts back.
+    lost_snapshot: Option<Vec<u8>>,
     long_absence: bool,
 }
 
@@ -38,6 +57,7 @@ enum Repair {
     Disk,
     /// A node that is none of ours leaves.
     Stranger(Subnet),
+    Snapshot,
 }
 
 impl Faults {
@@ -54,20 +74,27 @@ impl Faults {
             pending,
             backend,
             network: NARROW,
-            next_address: 100,
+            next_place: FREE_PLACES.start,
+            backup: None,
+            lost_snapshot: None,
             long_absence,
         }
     }
 
-    pub(crate) fn first_config(&self) -> String {
-        self.config()
+    pub(crate) fn first_config(&self, families: Families) -> String {
+        self.config(families)
     }
 
-    fn config(&self) -> String {
-        let Self { network, backend, .. } = self;
-        format!(
-            r#"{{"Network":"{network}","EnableNFTables":true,"Backend":{{"Type":"{backend}"}}}}"#
-        )
+    fn config(&self, families: Families) -> String {
+        let Self { network: Networks { v4, v6 }, backend, .. } = self;
+        let networks = match families {
+            Families::V4 => format!(r#""Network":"{v4}""#),
+            Families::V6 => format!(r#""EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"{v6}""#),
+            Families::Both => {
+                format!(r#""Network":"{v4}","EnableIPv6":true,"IPv6Network":"{v6}""#)
+            }
+        };
+        format!(r#"{{{networks},"EnableNFTables":true,"Backend":{{"Type":"{backend}"}}}}"#)
     }
 
     /// Does what is due.
@@ -89,6 +116,7 @@ impl Faults {
         for number in 0..cluster.hosts.len() {
             let host = &cluster.hosts[number];
             if host.is_up.get()
+                && host.exists.get()
                 && host.power_ends_after_syncs.get() == Some(0)
                 && host.disk.get() == DiskFault::Off
             {
@@ -113,6 +141,7 @@ impl Faults {
         match repair {
             // Others may have mended it before.
             Repair::Stranger(_) => {}
+            Repair::Snapshot => self.put_back_snapshot(cluster),
             Repair::Boot(number) if cluster.hosts[number].is_up.get() => {}
             Repair::Start(number) if !cluster.hosts[number].is_up.get() || cluster.runs(number) => {
             }
@@ -139,7 +168,7 @@ impl Faults {
         let node = self.rng.usize(cluster.nodes());
         let host = cluster.hosts[node].clone();
         let name = host.name();
-        match self.rng.u8(..20) {
+        match self.rng.u8(..30) {
             0 | 1 => {
                 note(format_args!("nothing passes between {name} and the server"));
                 cluster.network.cut(SERVER, node);
@@ -178,7 +207,7 @@ impl Faults {
             }
             9 if host.is_up.get() => self.change_address(cluster, node),
             10 => {
-                let any = self.rng.usize(..cluster.hosts.len());
+                let any = self.rng.usize(..=cluster.nodes().end - 1);
                 let hours = self.rng.i64(-60..=60);
                 note(format_args!("the clock of {} jumps by {hours} h", cluster.hosts[any].name()));
                 cluster.hosts[any].set_clock_by(hours * 3_600_000);
@@ -199,7 +228,7 @@ impl Faults {
                 host.kernel.torn_dumps.set(self.rng.u32(..4));
                 host.kernel.vandalize(&mut self.rng);
             }
-            15 if self.network == NARROW => self.widen(cluster).await,
+            15 | 20 if self.network == NARROW => self.widen(cluster).await,
             16 => self.release(cluster, invariants, node).await,
             17 => self.admit_stranger(cluster).await,
             18 if cluster.runs(node) => {
@@ -208,28 +237,165 @@ impl Faults {
                 self.change_address(cluster, node);
                 self.later(0, 20, Repair::Start(node));
             }
+            21 => {
+                note(format_args!("connections of {name} are half open"));
+                cluster.network.forget_connections(node);
+            }
+            22 => self.back_up(cluster),
+            23 if cluster.runs(SERVER) => self.restore(cluster, invariants).await,
+            24 if cluster.runs(SERVER) => self.lose_snapshot(cluster).await,
+            25 if cluster.runs(node) && cluster.runs(SERVER) => {
+                self.copy_machine(cluster, node);
+            }
+            26 if cluster.runs(node) => {
+                note(format_args!("flanneld of {name} is upgraded"));
+                cluster.upgrade(node).await;
+            }
+            27 if cluster.runs(SERVER) => {
+                note(format_args!("the lease server is upgraded"));
+                cluster.kill(SERVER).await;
+                cluster.start(SERVER);
+            }
+            28 if host.is_up.get() => {
+                note(format_args!("the disk of {name} is full"));
+                host.disk.set(DiskFault::Full);
+                self.later(1, 60, Repair::Disk);
+            }
+            29 => self.reserve_or_free(cluster).await,
             19 if self.long_absence => self.leave_for_long(cluster, invariants, node).await,
             _ => {}
         }
     }
 
     fn change_address(&mut self, cluster: &Cluster, node: usize) {
+        let Some(place) = self.free_place() else { return };
         let host = &cluster.hosts[node];
-        let (before, after) = (host.ip.get(), Ipv4Addr::new(192, 168, 0, self.next_address));
-        self.next_address += 1;
-        if self.next_address >= 250 {
+        let before: Vec<_> = host.addresses().collect();
+        host.move_to(place);
+        let after: Vec<_> = host.addresses().collect();
+        note(format_args!("{} moves from {before:?} to {after:?}", host.name()));
+        cluster.network.address_gone(node);
+    }
+
+    /// A place that no machine has had.
+    fn free_place(&mut self) -> Option<u16> {
+        let place = self.next_place;
+        self.next_place += 1;
+        FREE_PLACES.contains(&place).then_some(place)
+    }
+
+    /// An operator copies the files of the lease server.
+    fn back_up(&mut self, cluster: &Cluster) {
+        if self.lost_snapshot.is_none()
+            && let Some(backup) = cluster.back_up()
+        {
+            note(format_args!("the operator copies the data of the lease server"));
+            self.backup = Some(backup);
+        }
+    }
+
+    /// An operator puts an old copy in the place of the lease server's files. What came after it is lost, and that is
+    /// nobody's fault: leases of then may be given to others, and machines may get back what they had.
+    async fn restore(&mut self, cluster: &mut Cluster, invariants: &mut Invariants) {
+        let Some(backup) = self.backup.take().filter(|_| self.lost_snapshot.is_none()) else {
+            return;
+        };
+        note(format_args!("the operator puts the copy of the lease server's data back"));
+        let now = cluster.stored();
+        cluster.kill(SERVER).await;
+        if cluster.restore(&backup).is_err() {
             return;
         }
-        note(format_args!("{} moves from {before} to {after}", host.name()));
-        host.ip.set(after);
-        host.kernel.remove_card_address(before);
-        host.kernel.add_card_address(after);
-        cluster.network.address_gone(node);
+        let had = |subnet: &Subnet| backup.acknowledged.leases.contains_key(subnet);
+        let held = cluster.nodes().filter_map(|number| cluster.subnet_of(number));
+        let stored = now.into_iter().flat_map(|now| now.leases.into_keys());
+        let later: Vec<Subnet> = held.chain(stored).filter(|subnet| !had(subnet)).collect();
+        invariants.given_away.extend(later);
+        invariants.restored();
+        cluster.start(SERVER);
+    }
+
+    /// The snapshot of the lease server is lost, until an operator finds it: a server that starts without it would give
+    /// out subnets that are in use.
+    async fn lose_snapshot(&mut self, cluster: &mut Cluster) {
+        let path = cluster.hosts[SERVER].data_directory().join(SNAPSHOT);
+        let Ok(content) = std::fs::read(&path) else { return };
+        note(format_args!("the lease server is killed, and its snapshot is lost"));
+        cluster.kill(SERVER).await;
+        if std::fs::remove_file(&path).is_ok() {
+            self.lost_snapshot = Some(content);
+        }
+        cluster.start(SERVER);
+        self.later(5, 60, Repair::Snapshot);
+    }
+
+    fn put_back_snapshot(&mut self, cluster: &Cluster) {
+        let Some(content) = self.lost_snapshot.take() else { return };
+        let path = cluster.hosts[SERVER].data_directory().join(SNAPSHOT);
+        // The log may have had everything.
+        if cluster.stored().is_none() && !path.exists() {
+            note(format_args!("the snapshot of the lease server is found"));
+            let _ = std::fs::write(path, content);
+        }
+    }
+
+    /// A machine is copied with its disk, and the copy gets a card and an address of its own.
+    fn copy_machine(&mut self, cluster: &mut Cluster, original: usize) {
+        let machine_id = self.rng.bool();
+        let Some(copy) = cluster.copy_machine(original, machine_id) else { return };
+        let with = if machine_id { "with" } else { "without" };
+        let (copied, name) = (cluster.hosts[copy].name(), cluster.hosts[original].name());
+        note(format_args!("{copied} is a copy of {name}, {with} its machine-id"));
+    }
+
+    /// An operator reserves a subnet for a machine that never comes, or frees what was reserved.
+    async fn reserve_or_free(&mut self, cluster: &Cluster) {
+        let Some(stored) = cluster.stored() else { return };
+        let mut reserved = stored.leases.iter().filter(|(_, lease)| lease.expires.is_none());
+        let request = if self.rng.bool()
+            && let Some((subnet, _)) = reserved.next()
+        {
+            note(format_args!("the operator frees the reservation of {subnet}"));
+            Request::Unreserve { subnet: *subnet }
+        } else {
+            // Some subnets are left for machines.
+            if stored.leases.len() >= cluster.hosts.len() + RESERVED_SUBNETS {
+                return;
+            }
+            let Some(place) = self.free_place() else { return };
+            let Some(subnet) = self.any_subnet(cluster.families) else { return };
+            note(format_args!("the operator reserves {subnet} for a machine that is to come"));
+            let attrs = LeaseAttrs { backend_type: "".into(), ..self.attrs(cluster.families, place) };
+            Request::Reserve { subnet, attrs }
+        };
+        if let Some(Err(error)) = cluster.ask(request).await {
+            note(format_args!("which fails: {error}"));
+        }
+    }
+
+    fn any_subnet(&mut self, families: Families) -> Option<Subnet> {
+        let number = self.rng.u8(1..15);
+        let v4 = Ipv4Net::new(Ipv4Addr::new(10, 1, number, 0), 24).ok();
+        let number = self.rng.u16(1..255);
+        let v6 = Ipv6Net::new(Ipv6Addr::new(0xfd10, 1, 0, number, 0, 0, 0, 0), 64).ok();
+        Subnet::new(v4.filter(|_| families.has_v4()), v6.filter(|_| families.has_v6()))
+    }
+
+    fn attrs(&self, families: Families, place: u16) -> LeaseAttrs {
+        let (v4, v6) = place_addresses(place);
+        LeaseAttrs {
+            public_ip: Some(v4).filter(|_| families.has_v4()),
+            public_ipv6: Some(v6).filter(|_| families.has_v6()),
+            backend_type: self.backend.into(),
+            ..LeaseAttrs::default()
+        }
     }
 
     async fn widen(&mut self, cluster: &Cluster) {
         let before = std::mem::replace(&mut self.network, WIDE);
-        let text = self.config();
+        let text = self.config(cluster.families);
+        // A restored config would be narrower than leases that were given since.
+        self.backup = None;
         note(format_args!("the operator writes the config {text}"));
         match cluster.ask(Request::SetConfig { text, force: false }).await {
             Some(Ok(_)) => {}
@@ -246,16 +412,11 @@ impl Faults {
         if self.backend != "host-gw" {
             return;
         }
-        let text = format!("10.1.{}.0-24", self.rng.u8(1..15));
-        let Ok(subnet) = text.parse::<Subnet>() else { return };
+        let Some(subnet) = self.any_subnet(cluster.families) else { return };
         if cluster.stored().is_none_or(|stored| stored.leases.contains_key(&subnet)) {
             return;
         }
-        let attrs = LeaseAttrs {
-            public_ip: Some(Ipv4Addr::new(192, 168, 0, 253)),
-            backend_type: self.backend.into(),
-            ..LeaseAttrs::default()
-        };
+        let attrs = self.attrs(cluster.families, STRANGER_PLACE);
         note(format_args!("a node comes from elsewhere and has {subnet}"));
         let import = Request::Import { subnet, attrs, left: Some(3_600_000) };
         if let Some(Err(error)) = cluster.ask(import).await {
@@ -271,7 +432,8 @@ impl Faults {
         let Some(stored) = cluster.stored() else { return };
         let Some(lease) = stored.leases.get(&subnet) else { return };
         let request = if self.rng.bool() {
-            let attrs = LeaseAttrs { public_ip: lease.attrs.public_ip, ..LeaseAttrs::default() };
+            let LeaseAttrs { public_ip, public_ipv6, .. } = lease.attrs;
+            let attrs = LeaseAttrs { public_ip, public_ipv6, ..LeaseAttrs::default() };
             note(format_args!("the operator reserves {subnet}"));
             Request::Reserve { subnet, attrs }
         } else {
@@ -311,7 +473,8 @@ impl Faults {
     pub(crate) async fn end(&mut self, cluster: &mut Cluster) {
         note(format_args!("the faults end"));
         cluster.network.heal();
-        for number in 0..cluster.hosts.len() {
+        self.put_back_snapshot(cluster);
+        for number in SERVER..cluster.nodes().end {
             let host = cluster.hosts[number].clone();
             host.kernel.refusals.set(0);
             host.kernel.torn_dumps.set(0);

@@ -4,16 +4,40 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use flannel_common::Mac;
+use ipnet::IpNet;
 
 use crate::kernel::Kernel;
 
 /// Number of the host with the lease server.
 pub(crate) const SERVER: usize = 0;
+
+/// Place of the host with the lease server on the link that all hosts share.
+const SERVER_PLACE: u16 = 250;
+/// Lengths of the link's prefixes.
+const PREFIX_LENGTHS: (u8, u8) = (16, 64);
+
+/// Families of which machines have addresses, and pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Families {
+    V4,
+    V6,
+    Both,
+}
+
+impl Families {
+    pub(crate) fn has_v4(self) -> bool {
+        self != Self::V6
+    }
+
+    pub(crate) fn has_v6(self) -> bool {
+        self != Self::V4
+    }
+}
 
 /// What becomes of writes to a host's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,9 +53,14 @@ pub(crate) enum DiskFault {
 
 pub(crate) struct Host {
     pub(crate) number: usize,
-    pub(crate) ip: Cell<Ipv4Addr>,
+    families: Families,
+    /// Its addresses follow from it: no two hosts have one place.
+    place: Cell<u16>,
     pub(crate) mac: Mac,
     pub(crate) is_up: Cell<bool>,
+    /// Whether there is such a machine: one may be made later, as a copy of another.
+    pub(crate) exists: Cell<bool>,
+    boots: Cell<u64>,
     root: PathBuf,
     pub(crate) kernel: Kernel,
     pub(crate) disk: Cell<DiskFault>,
@@ -55,23 +84,31 @@ struct SyncedFiles {
 }
 
 impl Host {
-    pub(crate) fn new(number: usize, all: &Path, rng: &mut fastrand::Rng) -> io::Result<Self> {
-        let octet = if number == SERVER { 250 } else { 10 + number as u8 };
-        let ip = Ipv4Addr::new(192, 168, 0, octet);
-        let mac = Mac([0x02, 0xaa, 0, 0, 0, octet]);
+    pub(crate) fn new(
+        number: usize,
+        families: Families,
+        all: &Path,
+        rng: &mut fastrand::Rng,
+    ) -> io::Result<Self> {
+        let place = if number == SERVER { SERVER_PLACE } else { first_place(number) };
+        let [high, low] = place.to_be_bytes();
+        let mac = Mac([0x02, 0xaa, 0, 0, high, low]);
         let root = all.join(format!("host-{number}"));
-        for directory in ["proc/sys", "sys/class/net/eth0", "etc", "data", "run"] {
+        for directory in ["proc/sys/kernel/random", "sys/class/net/eth0", "etc", "data", "run"] {
             fs::create_dir_all(root.join(directory))?;
         }
         fs::write(root.join("sys/class/net/eth0/carrier"), "1\n")?;
         fs::write(root.join("etc/machine-id"), format!("{:032x}\n", 0xabcd_0000 + number))?;
         Ok(Self {
             number,
-            ip: Cell::new(ip),
+            families,
+            place: Cell::new(place),
             mac,
             is_up: Cell::new(false),
+            exists: Cell::new(true),
+            boots: Cell::new(0),
             root,
-            kernel: Kernel::new(number, ip, mac),
+            kernel: Kernel::new(number, &nets(families, place), mac),
             disk: Cell::new(DiskFault::None),
             program_ended: RefCell::default(),
             power_ends_after_syncs: Cell::new(None),
@@ -85,6 +122,34 @@ impl Host {
         match self.number {
             SERVER => "server".to_owned(),
             number => format!("node-{number}"),
+        }
+    }
+
+    pub(crate) fn v4(&self) -> Option<Ipv4Addr> {
+        self.families.has_v4().then(|| v4_of(self.place.get()))
+    }
+
+    pub(crate) fn v6(&self) -> Option<Ipv6Addr> {
+        self.families.has_v6().then(|| v6_of(self.place.get()))
+    }
+
+    /// Its addresses, IPv4 first.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        self.v4().map(IpAddr::V4).into_iter().chain(self.v6().map(IpAddr::V6))
+    }
+
+    pub(crate) fn has_address(&self, ip: IpAddr) -> bool {
+        self.addresses().any(|own| own == ip)
+    }
+
+    /// The machine gets other addresses, on the same link.
+    pub(crate) fn move_to(&self, place: u16) {
+        let before = nets(self.families, self.place.replace(place));
+        for net in before {
+            self.kernel.remove_card_address(net);
+        }
+        for net in nets(self.families, place) {
+            self.kernel.add_card_address(net);
         }
     }
 
@@ -114,11 +179,34 @@ impl Host {
         self.wall_jump_ms.set(self.wall_jump_ms.get() + ms);
     }
 
+    /// Gives this machine the disk of another, as who clones a virtual machine does. `machine_id`: its name, too.
+    pub(crate) fn copy_disk(&self, from: &Self, machine_id: bool) -> io::Result<()> {
+        copy_files(&from.data_directory(), &self.data_directory())?;
+        if machine_id {
+            fs::copy(from.root.join("etc/machine-id"), self.root.join("etc/machine-id"))?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of all files that programs have written.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        bytes_below(&self.data_directory()) + bytes_below(&self.run_directory())
+    }
+
+    /// The disk was written by other means: all of it is there for sure.
+    pub(crate) fn forget_synced(&self) {
+        self.on_disk.take();
+    }
+
     /// Empties the kernel and what lives until the next boot.
     pub(crate) fn reboot(&self) {
-        self.kernel.boot(self.ip.get());
+        self.kernel.boot(&nets(self.families, self.place.get()));
         let _ = fs::remove_dir_all(self.run_directory());
         let _ = fs::create_dir_all(self.run_directory());
+        let boot = self.boots.get() + 1;
+        self.boots.set(boot);
+        let id = format!("{:08x}-0000-4000-8000-{boot:012x}\n", self.number);
+        let _ = fs::write(self.root.join("proc/sys/kernel/random/boot_id"), id);
     }
 
     /// Why a write fails, if it does.
@@ -207,4 +295,58 @@ impl Host {
         drop(on_disk);
         self.on_disk.take();
     }
+}
+
+fn bytes_below(directory: &Path) -> u64 {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries
+        .map(|entry| match entry.metadata() {
+            Ok(about) if about.is_dir() => bytes_below(&entry.path()),
+            Ok(about) => about.len(),
+            Err(_) => 0,
+        })
+        .sum()
+}
+
+fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            copy_files(&from, &to)?;
+        } else if kind.is_file() {
+            fs::copy(from, to)?;
+        }
+    }
+    Ok(())
+}
+
+/// Place of a node before it moves anywhere.
+fn first_place(number: usize) -> u16 {
+    let place = 10 + number as u16;
+    if place < SERVER_PLACE { place } else { place + 1 }
+}
+
+/// Addresses of a place.
+pub(crate) fn place_addresses(place: u16) -> (Ipv4Addr, Ipv6Addr) {
+    (v4_of(place), v6_of(place))
+}
+
+fn v4_of(place: u16) -> Ipv4Addr {
+    let [high, low] = place.to_be_bytes();
+    Ipv4Addr::new(192, 168, high, low)
+}
+
+fn v6_of(place: u16) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0xc0a8, 0, 0, 0, 0, 0, place)
+}
+
+/// Addresses of a card at a place, with the lengths of their prefixes.
+fn nets(families: Families, place: u16) -> Vec<IpNet> {
+    let v4 = IpNet::new(v4_of(place).into(), PREFIX_LENGTHS.0).ok();
+    let v6 = IpNet::new(v6_of(place).into(), PREFIX_LENGTHS.1).ok();
+    let v4 = v4.filter(|_| families.has_v4());
+    v4.into_iter().chain(v6.filter(|_| families.has_v6())).collect()
 }

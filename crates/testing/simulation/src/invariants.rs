@@ -4,18 +4,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use flannel_lease::Subnet;
+use flannel_lease::{LeaseAttrs, Subnet};
+use flannel_state::Finding;
 use ipnet::IpNet;
 
 use crate::clib;
 use crate::cluster::{Acknowledged, Cluster};
-use crate::host::SERVER;
-use crate::kernel::{CARD, FlannelRoute, flannel_routes};
+use crate::host::{Host, SERVER};
+use crate::kernel::{CARD, FLANNEL_DEVICES, FlannelRoute, flannel_routes};
 
 /// Changes of a kernel that a node may make in an hour, whatever happens.
 const KERNEL_WRITES_PER_HOUR: u64 = 20_000;
 /// Writes to connections that a node may make in an hour, whatever happens.
 const MESSAGES_PER_HOUR: u64 = 20_000;
+/// Leases that a network of so few machines has at most, beside one for each machine.
+const SPARE_LEASES: usize = 16;
+/// Bytes that the files of a machine may have.
+const FILES_BYTES: u64 = 1 << 20;
+/// Tasks that a machine may run.
+const TASKS_PER_HOST: usize = 100;
+/// Connections that a machine may have.
+const CONNECTIONS_PER_HOST: usize = 50;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Violation {
@@ -39,10 +48,18 @@ pub(crate) enum Violation {
     NotStored { host: String, subnet: Subnet },
     #[error("{host} is not as wanted after the quiet: it lacks {missing:?} and has {surplus:?}")]
     Kernel { host: String, missing: Vec<FlannelRoute>, surplus: Vec<FlannelRoute> },
-    #[error("{host} lacks {what} for {subnet}")]
-    Entry { host: String, what: &'static str, subnet: Subnet },
+    #[error("{host} lacks {what} for {net}")]
+    Entry { host: String, what: &'static str, net: IpNet },
     #[error("{host} has made {count} {what} in {time:?}: a storm")]
     Storm { host: String, what: &'static str, count: u64, time: Duration },
+    #[error("{host} has {count} {what}, and {most} are enough: it grows")]
+    Growth { host: String, what: &'static str, count: u64, most: u64 },
+    #[error("{0} does not say how it is")]
+    Silent(String),
+    #[error("{host} reports what is not so: {finding}")]
+    FalseFinding { host: String, finding: Finding },
+    #[error("{host} does not report {fault}; it reports {found:?}")]
+    Unreported { host: String, fault: &'static str, found: Vec<String> },
 }
 
 /// What is known of a cluster so far.
@@ -56,18 +73,27 @@ pub(crate) struct Invariants {
     after_restart: Option<Acknowledged>,
     /// What the lease server that runs had when it was last looked at.
     last_stored: Option<Acknowledged>,
+    was_restored: bool,
     subnets: BTreeMap<usize, Subnet>,
     /// Until then an operator's change moves routes.
     pub(crate) routes_move_until: Duration,
 }
 
 impl Invariants {
+    /// The lease server has files of an earlier time: what it had told its clients since is lost.
+    pub(crate) fn restored(&mut self) {
+        self.last_stored = None;
+        self.after_restart = None;
+        self.was_restored = true;
+    }
+
     pub(crate) fn check(&mut self, cluster: &Cluster) -> Result<(), Violation> {
         self.check_programs(cluster)?;
         self.check_subnets(cluster)?;
         self.check_acknowledged(cluster)?;
         self.check_removals(cluster)?;
-        check_storms(cluster)
+        check_storms(cluster)?;
+        check_growth(cluster)
     }
 
     fn check_programs(&self, cluster: &Cluster) -> Result<(), Violation> {
@@ -80,7 +106,7 @@ impl Invariants {
     }
 
     fn check_subnets(&mut self, cluster: &Cluster) -> Result<(), Violation> {
-        let mut holders: BTreeMap<Subnet, usize> = BTreeMap::new();
+        let mut holders: BTreeMap<IpNet, (usize, Subnet)> = BTreeMap::new();
         for number in cluster.nodes() {
             let Some(subnet) = cluster.subnet_of(number) else { continue };
             if let Some(before) = self.subnets.insert(number, subnet)
@@ -90,12 +116,15 @@ impl Invariants {
                 let host = cluster.hosts[number].name();
                 return Err(Violation::OtherSubnet { host, before, after: subnet });
             }
-            if let Some(other) = holders.insert(subnet, number)
-                && !self.given_away.contains(&subnet)
-            {
-                let name = |number: usize| cluster.hosts[number].name();
-                let (one, other) = (name(other), name(number));
-                return Err(Violation::SharedSubnet { subnet, one, other });
+            for net in subnet.nets() {
+                if let Some((other, others)) = holders.insert(net, (number, subnet))
+                    && !self.given_away.contains(&subnet)
+                    && !self.given_away.contains(&others)
+                {
+                    let name = |number: usize| cluster.hosts[number].name();
+                    let (one, other) = (name(other), name(number));
+                    return Err(Violation::SharedSubnet { subnet, one, other });
+                }
             }
         }
         Ok(())
@@ -104,7 +133,8 @@ impl Invariants {
     /// What was acknowledged stays, and when the lease server ended, is there when it runs again.
     fn check_acknowledged(&mut self, cluster: &Cluster) -> Result<(), Violation> {
         let Some(now) = cluster.stored() else {
-            if self.last_stored.take().is_some() {
+            let was_restored = std::mem::take(&mut self.was_restored);
+            if self.last_stored.take().is_some() || was_restored {
                 self.after_restart = Some(cluster.acknowledged.borrow().clone());
             }
             return Ok(());
@@ -138,17 +168,18 @@ impl Invariants {
                 let is_back = there.iter().any(|it| it.dst == route.dst);
                 // One that leads where the peer was before may go.
                 let leads_to = |peer: usize| {
-                    let ip = IpAddr::V4(cluster.hosts[peer].ip.get());
-                    route.via == Some(ip) || route.via == Some(route.dst.network())
+                    route.via.is_some_and(|via| {
+                        cluster.hosts[peer].has_address(via) || via == route.dst.network()
+                    })
                 };
+                let has = |subnet: &Subnet| subnet.nets().any(|net| net == route.dst);
                 let holder = cluster.nodes().find(|peer| {
-                    let subnet = cluster.subnet_of(*peer).and_then(|subnet| subnet.v4());
-                    *peer != number && subnet.map(IpNet::V4) == Some(route.dst) && leads_to(*peer)
+                    let holds = cluster.subnet_of(*peer).is_some_and(|subnet| has(&subnet));
+                    *peer != number && holds && leads_to(*peer)
                 });
                 let Some(holder) = holder.filter(|_| !is_back) else { continue };
-                let stored = cluster.stored().is_none_or(|stored| {
-                    stored.leases.keys().any(|subnet| subnet.v4().map(IpNet::V4) == Some(route.dst))
-                });
+                let stored =
+                    cluster.stored().is_none_or(|stored| stored.leases.keys().any(has));
                 if stored && cluster.runs(number) {
                     let (by, holder) = (host.name(), cluster.hosts[holder].name());
                     return Err(Violation::RouteRemoved { by, dst: route.dst, holder });
@@ -172,22 +203,24 @@ impl Invariants {
                 return Err(Violation::NoLease(host.name()));
             };
             let lease = stored.leases.get(&own);
-            if lease.and_then(|lease| lease.attrs.public_ip) != Some(host.ip.get()) {
+            if !lease.is_some_and(|lease| is_at(&lease.attrs, host)) {
                 return Err(Violation::NotStored { host: host.name(), subnet: own });
             }
-            let device = if is_vxlan { host.kernel.link_index("flannel.1") } else { Some(CARD) };
-            let peers: Vec<_> = stored
-                .leases
-                .iter()
-                .filter(|(subnet, lease)| **subnet != own && !lease.attrs.backend_type.is_empty())
-                .filter_map(|(subnet, lease)| Some((*subnet, subnet.v4()?, lease.attrs.public_ip?)))
-                .collect();
-            let route =
-                |(_, net, ip): &(Subnet, ipnet::Ipv4Net, std::net::Ipv4Addr)| FlannelRoute {
-                    dst: IpNet::V4(*net),
-                    via: Some(IpAddr::V4(if is_vxlan { net.network() } else { *ip })),
-                    link: device,
-                };
+            let devices = FLANNEL_DEVICES.map(|name| host.kernel.link_index(name));
+            let link = |is_v4: bool| match is_vxlan {
+                true => devices[usize::from(!is_v4)],
+                false => Some(CARD),
+            };
+            let leases = stored.leases.iter();
+            let used =
+                leases.filter(|(subnet, it)| **subnet != own && !it.attrs.backend_type.is_empty());
+            let peers: Vec<(IpNet, IpAddr)> =
+                used.flat_map(|(subnet, lease)| ways(subnet, &lease.attrs)).collect();
+            let route = |(net, ip): &(IpNet, IpAddr)| FlannelRoute {
+                dst: *net,
+                via: Some(if is_vxlan { net.network() } else { *ip }),
+                link: link(ip.is_ipv4()),
+            };
             let mut wanted: Vec<FlannelRoute> = peers.iter().map(route).collect();
             wanted.sort();
             let there = flannel_routes(&host.kernel.state.borrow());
@@ -201,17 +234,76 @@ impl Invariants {
                     surplus: lacks(&wanted, &there),
                 });
             }
-            for (subnet, net, ip) in peers.iter().filter(|_| is_vxlan) {
+            for (net, ip) in peers.iter().filter(|_| is_vxlan) {
                 let has = |ip: IpAddr| host.kernel.has_neighbour_entry(ip);
                 for (what, ip) in [("a neighbour", net.network()), ("a forwarding entry", *ip)] {
-                    if !has(IpAddr::V4(ip)) {
-                        return Err(Violation::Entry { host: host.name(), what, subnet: *subnet });
+                    if !has(ip) {
+                        return Err(Violation::Entry { host: host.name(), what, net: *net });
                     }
                 }
             }
         }
         Ok(())
     }
+}
+
+/// A subnet's networks, each with the address at which its packets go.
+fn ways(subnet: &Subnet, attrs: &LeaseAttrs) -> Vec<(IpNet, IpAddr)> {
+    let v4 = subnet.v4().map(IpNet::V4).zip(attrs.public_ip.map(IpAddr::V4));
+    let v6 = subnet.v6().map(IpNet::V6).zip(attrs.public_ipv6.map(IpAddr::V6));
+    v4.into_iter().chain(v6).collect()
+}
+
+/// Whether a lease announces the addresses that a machine has.
+fn is_at(attrs: &LeaseAttrs, host: &Host) -> bool {
+    let v4 = attrs.public_ip.filter(|ip| !ip.is_unspecified());
+    let v6 = attrs.public_ipv6.filter(|ip| !ip.is_unspecified());
+    (v4, v6) == (host.v4(), host.v6())
+}
+
+/// Nothing that a machine keeps grows without end.
+fn check_growth(cluster: &Cluster) -> Result<(), Violation> {
+    let leases = cluster.stored().map_or(0, |stored| stored.leases.len());
+    let most_leases = cluster.hosts.len() + SPARE_LEASES;
+    let (hosts, server) = (cluster.hosts.len(), cluster.hosts[SERVER].name());
+    let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let of_all = [
+        ("leases", leases, most_leases),
+        ("tasks", tasks, hosts * TASKS_PER_HOST),
+        ("connections", cluster.network.connections(), hosts * CONNECTIONS_PER_HOST),
+    ];
+    for (what, count, most) in of_all {
+        if count > most {
+            let (count, most) = (count as u64, most as u64);
+            return Err(Violation::Growth { host: server, what, count, most });
+        }
+    }
+    for number in cluster.nodes() {
+        let host = &cluster.hosts[number];
+        let state = host.kernel.state.borrow();
+        // A route of each family, a neighbour and a forwarding entry for each lease, and what a device needs.
+        let entries = (state.routes.len() + state.neighbours.len(), 6 * most_leases + 30);
+        let links = (state.links.len(), 4);
+        for (what, (count, most)) in [("entries in its kernel", entries), ("devices", links)] {
+            if count > most {
+                let (count, most) = (count as u64, most as u64);
+                return Err(Violation::Growth { host: host.name(), what, count, most });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// No files grow without end. Asked seldom: it reads directories.
+pub(crate) fn check_files(cluster: &Cluster) -> Result<(), Violation> {
+    for host in &cluster.hosts {
+        let count = host.file_bytes();
+        if count > FILES_BYTES {
+            let (host, what, most) = (host.name(), "bytes of files", FILES_BYTES);
+            return Err(Violation::Growth { host, what, count, most });
+        }
+    }
+    Ok(())
 }
 
 /// No node writes without end.

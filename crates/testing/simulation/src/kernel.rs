@@ -7,11 +7,12 @@ mod route;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use flannel_common::Mac;
 use flannel_common::simulation::NetlinkSocket;
+use ipnet::IpNet;
 use netlink_packet_route::address::AddressMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage};
@@ -24,6 +25,8 @@ pub(crate) use route::{FlannelRoute, destination, flannel_routes};
 use crate::clib;
 use crate::history;
 
+/// Devices of vxlan, by the family that its packets travel in.
+pub(crate) const FLANNEL_DEVICES: [&str; 2] = ["flannel.1", "flannel-v6.1"];
 /// Index of the card.
 pub(crate) const CARD: u32 = 2;
 
@@ -64,7 +67,7 @@ struct Inbox {
 }
 
 impl Kernel {
-    pub(crate) fn new(number: usize, ip: Ipv4Addr, mac: Mac) -> Self {
+    pub(crate) fn new(number: usize, addresses: &[IpNet], mac: Mac) -> Self {
         let kernel = Self {
             number,
             mac,
@@ -77,12 +80,12 @@ impl Kernel {
             writes: Cell::new(0),
             removed_routes: RefCell::default(),
         };
-        kernel.boot(ip);
+        kernel.boot(addresses);
         kernel
     }
 
-    /// Begins with a card at this address, and a default route.
-    pub(crate) fn boot(&self, ip: Ipv4Addr) {
+    /// Begins with a card at these addresses, and a default route for each of them.
+    pub(crate) fn boot(&self, addresses: &[IpNet]) {
         *self.state.borrow_mut() = State { next_link: CARD, ..State::default() };
         self.sockets.borrow_mut().clear();
         let mut card = flannel_netlink::verbs::named_link(
@@ -91,27 +94,30 @@ impl Kernel {
         );
         card.header.link_layer_type = link::LinkLayerType::Ether;
         self.add_link(card, 0);
-        self.add_card_address(ip);
+        addresses.iter().for_each(|address| self.add_card_address(*address));
     }
 
     /// Gives the card this address, and the routes that need it.
-    pub(crate) fn add_card_address(&self, ip: Ipv4Addr) {
-        let net = ipnet::IpNet::new(ip.into(), 24).expect("a prefix length");
-        let mut message = flannel_netlink::verbs::address(CARD, net, false);
-        message.header.flags |= address::AddressHeaderFlags::Permanent;
-        self.add_address(message, 0);
-        let gateway = Ipv4Addr::new(192, 168, 0, 1);
-        let default = "0.0.0.0/0".parse().expect("a network");
+    pub(crate) fn add_card_address(&self, address: IpNet) {
+        self.add_address(flannel_netlink::verbs::address(CARD, address, false), 0);
+        let (default, gateway) = match address {
+            IpNet::V4(_) => {
+                let all = ipnet::Ipv4Net::default();
+                (IpNet::V4(all), IpAddr::V4(Ipv4Addr::new(192, 168, 0, 1)))
+            }
+            IpNet::V6(_) => {
+                let all = ipnet::Ipv6Net::default();
+                (IpNet::V6(all), IpAddr::V6(Ipv6Addr::new(0xfd00, 0xc0a8, 0, 0, 0, 0, 0, 1)))
+            }
+        };
         let protocol = netlink_packet_route::route::RouteProtocol::Boot;
-        let route =
-            flannel_netlink::verbs::route(default, protocol, Some(CARD), Some(gateway.into()));
+        let route = flannel_netlink::verbs::route(default, protocol, Some(CARD), Some(gateway));
         let _ = self.add_route(route, true, 0);
     }
 
     /// Takes the card's address away, and what goes with it.
-    pub(crate) fn remove_card_address(&self, ip: Ipv4Addr) {
-        let net = ipnet::IpNet::new(ip.into(), 24).expect("a prefix length");
-        let _ = self.remove_address(flannel_netlink::verbs::address(CARD, net, false), 0);
+    pub(crate) fn remove_card_address(&self, address: IpNet) {
+        let _ = self.remove_address(flannel_netlink::verbs::address(CARD, address, false), 0);
     }
 
     /// Opens a socket; dropping it closes it.
@@ -165,17 +171,19 @@ impl Kernel {
     pub(crate) fn vandalize(&self, rng: &mut fastrand::Rng) -> Option<String> {
         let ours = flannel_routes(&self.state.borrow());
         let neighbours = self.state.borrow().neighbours.clone();
-        let device = self.link_index("flannel.1");
+        let devices: Vec<u32> =
+            FLANNEL_DEVICES.iter().filter_map(|name| self.link_index(name)).collect();
         match rng.u8(..4) {
             0 if !neighbours.is_empty() => {
                 let victim = neighbours[rng.usize(..neighbours.len())].clone();
                 self.remove_neighbour(&victim, 0).ok()?;
                 Some("a neighbour or forwarding entry".to_owned())
             }
-            1 => {
-                let index = device?;
+            1 if !devices.is_empty() => {
+                let index = devices[rng.usize(..devices.len())];
+                let name = self.state.borrow().links.get(&index).and_then(link_name).map(str::to_owned);
                 self.remove_link(index, 0).ok()?;
-                Some("the device flannel.1".to_owned())
+                Some(format!("the device {}", name.unwrap_or_default()))
             }
             _ if !ours.is_empty() => {
                 let victim = ours[rng.usize(..ours.len())].clone();
@@ -187,6 +195,17 @@ impl Kernel {
                 Some(format!("the route to {}", victim.dst))
             }
             _ => None,
+        }
+    }
+
+    /// Somebody deletes the first of flannel's routes, in order, past so many.
+    pub(crate) fn delete_route(&self, past: usize) {
+        let victim = flannel_routes(&self.state.borrow()).into_iter().nth(past);
+        let Some(victim) = victim else { return };
+        let is_it = |route: &&RouteMessage| destination(route) == Some(victim.dst);
+        let route = self.state.borrow().routes.iter().find(is_it).cloned();
+        if let Some(route) = route {
+            let _ = self.remove_route(&route, 0);
         }
     }
 
@@ -244,7 +263,7 @@ pub(crate) fn link_name(link: &LinkMessage) -> Option<&str> {
 /// The IPv4 or IPv6 address of an address message.
 fn local_address(message: &AddressMessage) -> Option<IpAddr> {
     message.attributes.iter().find_map(|attribute| match attribute {
-        address::AddressAttribute::Local(ip) => Some(*ip),
+        address::AddressAttribute::Local(ip) | address::AddressAttribute::Address(ip) => Some(*ip),
         _ => None,
     })
 }

@@ -59,6 +59,8 @@ struct Pipe {
     /// When the end arrives.
     end: Option<Instant>,
     reset: bool,
+    /// One end has lost its state, and the other one will not hear of it.
+    forgotten: bool,
     /// Since when nothing passes.
     stalled: Option<Instant>,
     reader: Option<Waker>,
@@ -107,12 +109,44 @@ impl Network {
         for pipe in state.live_pipes() {
             let reset = state.rng.u8(..3) == 0;
             let mut pipe = lock(&pipe);
-            if pipe.stalled.is_some() && !off.contains(&pipe.from) && !off.contains(&pipe.to) {
+            let can_go_on = pipe.stalled.is_some() && !pipe.forgotten;
+            if can_go_on && !off.contains(&pipe.from) && !off.contains(&pipe.to) {
                 pipe.stalled = None;
                 pipe.reset |= reset;
                 pipe.wake();
             }
         }
+    }
+
+    /// Connections of a host are half open from now on: its end is gone, and the other one hears nothing of it; or the
+    /// other way round, or of both ends.
+    pub(crate) fn forget_connections(&self, host: usize) {
+        let mut state = self.state();
+        let (own_end, other_end) = match state.rng.u8(..3) {
+            0 => (true, false),
+            1 => (false, true),
+            _ => (false, false),
+        };
+        for pipe in state.live_pipes() {
+            let mut pipe = lock(&pipe);
+            // A pipe is read at its end.
+            let resets = match (pipe.from == host, pipe.to == host) {
+                (false, true) => own_end,
+                (true, false) => other_end,
+                _ => continue,
+            };
+            pipe.reset |= resets;
+            if !pipe.reset {
+                pipe.forgotten = true;
+                pipe.stalled.get_or_insert_with(Instant::now);
+            }
+            pipe.wake();
+        }
+    }
+
+    /// Ends of connections that are open.
+    pub(crate) fn connections(&self) -> usize {
+        self.state().live_pipes().len()
     }
 
     /// A host goes off without a word, or comes back and knows of no connection.
@@ -252,6 +286,7 @@ impl Pipe {
             last: Instant::now(),
             end: None,
             reset: false,
+            forgotten: false,
             stalled: None,
             reader: None,
             writer: None,

@@ -9,9 +9,10 @@ use tracing::Level;
 use crate::clib;
 use crate::cluster::Cluster;
 use crate::faults::Faults;
+use crate::findings;
 use crate::history::{self, Historian};
 use crate::host::SERVER;
-use crate::invariants::{Invariants, Violation};
+use crate::invariants::{Invariants, Violation, check_files};
 
 /// What is simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +78,7 @@ async fn run(scenario: Scenario, directory: &Path) -> anyhow::Result<Outcome> {
     let mut faults = Faults::new(rng.fork(), scenario.long_absence);
     cluster.boot(SERVER);
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let text = faults.first_config();
+    let text = faults.first_config(cluster.families);
     history::note(format_args!("the operator writes the config {text}"));
     if let Some(Err(error)) = cluster.ask(Request::SetConfig { text, force: false }).await {
         anyhow::bail!("the first config is refused: {error}");
@@ -91,6 +92,9 @@ async fn run(scenario: Scenario, directory: &Path) -> anyhow::Result<Outcome> {
     if found.is_ok() {
         faults.end(&mut cluster).await;
         found = settle(&mut cluster, &mut invariants, &mut settled_after).await;
+        if found.is_ok() {
+            found = findings::check_lasting_fault(&cluster, &mut invariants, &mut rng).await;
+        }
     }
     let violation = found.err().map(|violation| violation.to_string());
     if let Some(violation) = &violation {
@@ -142,5 +146,7 @@ async fn settle(
             Err(_) => *settled_after = None,
         }
     }
-    invariants.check_settled(cluster)
+    invariants.check_settled(cluster)?;
+    check_files(cluster)?;
+    findings::check_healthy(cluster).await
 }

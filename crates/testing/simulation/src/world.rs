@@ -29,8 +29,12 @@ impl World for SimulatedWorld {
     fn connect(&self, to: SocketAddr) -> Waiting<io::Result<Box<dyn ByteStream>>> {
         match host() {
             Ok(host) => {
-                let from = SocketAddr::new(host.ip.get().into(), 0);
-                self.network.connect(host.number, from, to)
+                let own = host.addresses().find(|own| own.is_ipv4() == to.is_ipv4());
+                let Some(own) = own else {
+                    let none = io::Error::from(io::ErrorKind::NetworkUnreachable);
+                    return Box::pin(std::future::ready(Err(none)));
+                };
+                self.network.connect(host.number, SocketAddr::new(own, 0), to)
             }
             Err(error) => Box::pin(std::future::ready(Err(error))),
         }
@@ -63,7 +67,7 @@ impl World for SimulatedWorld {
     fn who_has(&self, link: u32, address: IpAddr) -> Vec<Mac> {
         let Ok(asking) = host() else { return Vec::new() };
         let others = self.hosts.iter().filter(|it| it.number != asking.number && link == CARD);
-        let answering = others.filter(|it| IpAddr::V4(it.ip.get()) == address && it.is_up.get());
+        let answering = others.filter(|it| it.has_address(address) && it.is_up.get());
         answering.map(|it| it.mac).collect()
     }
 

@@ -27,7 +27,7 @@ const LOG_CUT: &str = "leases.log.cut";
 const LOCK: &str = "lock";
 
 /// A log is compacted when it is longer than this and several times the snapshot.
-const MIN_COMPACTION_BYTES: u64 = 1 << 20;
+pub(super) const MIN_COMPACTION_BYTES: u64 = 1 << 20;
 const MAX_LOG_TO_SNAPSHOT_RATIO: u64 = 4;
 
 #[derive(Debug, thiserror::Error)]
@@ -96,6 +96,7 @@ pub(super) struct Journal {
     log: File,
     pub(super) length: u64,
     pub(super) snapshot_length: u64,
+    pub(super) min_compaction_bytes: u64,
     /// Whether the log may hold more than was acknowledged.
     has_unacknowledged: bool,
     /// Acknowledged revision as the file beside the log has it.
@@ -185,8 +186,16 @@ impl Journal {
         }
         sync_directory(dir).map_err(failed("sync the data directory", ""))?;
         let dir = dir.to_owned();
-        let mut journal =
-            Self { dir, log, length, snapshot_length, has_unacknowledged, noted, _lock: lock };
+        let mut journal = Self {
+            dir,
+            log,
+            length,
+            snapshot_length,
+            min_compaction_bytes: MIN_COMPACTION_BYTES,
+            has_unacknowledged,
+            noted,
+            _lock: lock,
+        };
         journal.truncate_unacknowledged().map_err(failed("write", LOG))?;
         Ok(DirectoryContents { journal, lease_state, recent })
     }
@@ -221,7 +230,7 @@ impl Journal {
     }
 
     pub(super) fn needs_compaction(&self) -> bool {
-        self.length > MIN_COMPACTION_BYTES.max(self.snapshot_length * MAX_LOG_TO_SNAPSHOT_RATIO)
+        self.length > self.min_compaction_bytes.max(self.snapshot_length * MAX_LOG_TO_SNAPSHOT_RATIO)
     }
 
     /// Replaces snapshot and log by a snapshot of now and a log that goes on from there.

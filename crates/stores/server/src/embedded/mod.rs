@@ -22,7 +22,7 @@ use flannel_store::{KeptLease, Millis, Refusal, StoreError, split_owner};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot;
 
-use self::journal::{DirectoryContents, Journal};
+use self::journal::{DirectoryContents, Journal, MIN_COMPACTION_BYTES};
 use self::writer::{Job, Writer};
 use crate::clock::{self, Clock};
 use crate::lease_state::{Reply, Request};
@@ -70,6 +70,23 @@ impl From<StoreError> for AskError {
     }
 }
 
+/// How a data directory is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct EmbeddedOptions {
+    /// The choice of subnets and the name of this run come from it.
+    pub seed: u64,
+    /// Time by the machine's clock.
+    pub wall: Millis,
+    /// A shorter log is not compacted.
+    pub min_compaction_bytes: u64,
+}
+
+impl EmbeddedOptions {
+    pub fn new(seed: u64) -> Self {
+        Self { seed, wall: clock::wall(), min_compaction_bytes: MIN_COMPACTION_BYTES }
+    }
+}
+
 /// An open data directory. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Embedded {
@@ -85,12 +102,18 @@ impl Embedded {
     /// Reads the directory, creating it if need be, and keeps it locked. From `seed` come the choice
     /// of subnets and the name of this run.
     pub fn open(dir: &Path, seed: u64) -> Result<Self, OpenError> {
-        Self::open_at(dir, seed, clock::wall())
+        Self::open_with(dir, &EmbeddedOptions::new(seed))
     }
 
     /// The same at a time `wall` of the machine's clock, which is not read afterwards.
     pub fn open_at(dir: &Path, seed: u64, wall: Millis) -> Result<Self, OpenError> {
+        Self::open_with(dir, &EmbeddedOptions { wall, ..EmbeddedOptions::new(seed) })
+    }
+
+    pub fn open_with(dir: &Path, options: &EmbeddedOptions) -> Result<Self, OpenError> {
+        let EmbeddedOptions { seed, wall, min_compaction_bytes } = *options;
         let DirectoryContents { mut journal, mut lease_state, mut recent } = Journal::open(dir)?;
+        journal.min_compaction_bytes = min_compaction_bytes;
         for (name, network) in &lease_state.networks {
             if let Some(fault) = network.config_fault() {
                 tracing::error!(network = %name, "{}", Refusal::UnusableConfig(Box::new(fault.clone())));

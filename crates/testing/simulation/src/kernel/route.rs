@@ -4,13 +4,16 @@ use std::net::IpAddr;
 
 use flannel_entries::kernel::ROUTE_PROTOCOL;
 use ipnet::IpNet;
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::address::AddressMessage;
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 
 use super::{Kernel, State, local_address};
+
+/// Metric of IPv6 routes that are made without one.
+const IPV6_METRIC: u32 = 1_024;
 
 type Errno = i32;
 
@@ -44,7 +47,11 @@ pub(crate) fn destination(route: &RouteMessage) -> Option<IpNet> {
         RouteAttribute::Destination(RouteAddress::Inet6(ip)) => Some(IpAddr::V6(*ip)),
         _ => None,
     });
-    let ip = found.unwrap_or(IpAddr::from([0, 0, 0, 0]));
+    let any = match route.header.address_family {
+        AddressFamily::Inet6 => IpAddr::from([0; 16]),
+        _ => IpAddr::from([0; 4]),
+    };
+    let ip = found.unwrap_or(any);
     IpNet::new(ip, route.header.destination_prefix_length).ok()
 }
 
@@ -72,9 +79,14 @@ fn metric(route: &RouteMessage) -> u32 {
 }
 
 impl Kernel {
-    pub(super) fn add_address(&self, address: AddressMessage, by: u32) {
+    pub(super) fn add_address(&self, mut address: AddressMessage, by: u32) {
         let index = address.header.index;
         let Some(ip) = local_address(&address) else { return };
+        address.header.flags |= AddressHeaderFlags::Permanent;
+        if ip.is_ipv6() {
+            // The kernel names an IPv6 address once.
+            address.attributes.retain(|it| !matches!(it, AddressAttribute::Local(_)));
+        }
         {
             let mut state = self.state.borrow_mut();
             state.addresses.retain(|it| (it.header.index, local_address(it)) != (index, Some(ip)));
@@ -105,9 +117,11 @@ impl Kernel {
             let gone = state.addresses.remove(at);
             // The connected route goes, and with it, without a word, those whose gateway is behind it.
             let net = ip.and_then(|ip| IpNet::new(ip, gone.header.prefix_len).ok());
-            let is_last = !state.addresses.iter().any(|it| it.header.index == index);
+            let family = gone.header.family;
+            let mut others = state.addresses.iter().filter(|it| it.header.index == index);
+            let is_last = !others.any(|it| it.header.family == family);
             state.routes.retain(|route| {
-                let over = device(route) == Some(index);
+                let over = device(route) == Some(index) && route.header.address_family == family;
                 let source = route.attributes.iter().any(|it| match it {
                     RouteAttribute::PrefSource(RouteAddress::Inet(source)) => {
                         Some(IpAddr::V4(*source)) == ip
@@ -117,7 +131,14 @@ impl Kernel {
                 let behind =
                     gateway(route).is_some_and(|via| net.is_some_and(|net| net.contains(&via)));
                 let onlink = route.header.flags.contains(RouteFlags::Onlink);
-                !(over && (source || is_last || behind && !onlink))
+                // Of IPv6 the prefix alone goes.
+                let is_prefix = route.header.protocol == RouteProtocol::Kernel
+                    && gateway(route).is_none()
+                    && destination(route) == net.map(|net| net.trunc());
+                match family {
+                    AddressFamily::Inet6 => !(over && is_prefix),
+                    _ => !(over && (source || is_last || behind && !onlink)),
+                }
             });
             gone
         };
@@ -129,11 +150,15 @@ impl Kernel {
 
     pub(super) fn add_route(
         &self,
-        route: RouteMessage,
+        mut route: RouteMessage,
         may_replace: bool,
         by: u32,
     ) -> Result<(), Errno> {
         let dst = destination(&route).ok_or(libc::EINVAL)?;
+        if dst.addr().is_ipv6() && metric(&route) == 0 {
+            route.attributes.retain(|it| !matches!(it, RouteAttribute::Priority(_)));
+            route.attributes.push(RouteAttribute::Priority(IPV6_METRIC));
+        }
         {
             let mut state = self.state.borrow_mut();
             if route.header.kind == RouteType::Unicast {
