@@ -274,7 +274,7 @@ impl Cluster {
         for (name, content) in &backup.files {
             fs::write(data.join(name), content)?;
         }
-        host.forget_synced();
+        host.note_all_synced()?;
         self.acknowledged.replace(backup.acknowledged.clone());
         Ok(())
     }

@@ -336,6 +336,7 @@ impl Faults {
         if cluster.stored().is_none() && !path.exists() {
             note(format_args!("the snapshot of the lease server is found"));
             let _ = std::fs::write(path, content);
+            let _ = cluster.hosts[SERVER].note_all_synced();
         }
     }
 

@@ -193,9 +193,23 @@ impl Host {
         bytes_below(&self.data_directory()) + bytes_below(&self.run_directory())
     }
 
-    /// The disk was written by other means: all of it is there for sure.
-    pub(crate) fn forget_synced(&self) {
-        self.on_disk.take();
+    /// All that the data directory has is on the disk for sure: as after a boot, or when it was written by other means.
+    pub(crate) fn note_all_synced(&self) -> io::Result<()> {
+        use std::os::unix::fs::MetadataExt as _;
+        let (mut synced, mut names) = (SyncedFiles::default(), Vec::new());
+        let directory = self.data_directory();
+        for entry in fs::read_dir(&directory)? {
+            let entry = entry?;
+            let (path, inode) = (entry.path(), entry.metadata()?.ino());
+            if path.is_file() {
+                synced.contents.insert(inode, fs::read(&path)?);
+                names.push((path, inode));
+            }
+        }
+        names.sort();
+        synced.names.insert(directory, names);
+        self.on_disk.replace(synced);
+        Ok(())
     }
 
     /// Empties the kernel and what lives until the next boot.
@@ -293,7 +307,7 @@ impl Host {
             }
         }
         drop(on_disk);
-        self.on_disk.take();
+        let _ = self.note_all_synced();
     }
 }
 

@@ -203,7 +203,9 @@ impl Kernel {
             link.header.flags = (link.header.flags - mask) | (change.header.flags & mask);
             for attribute in change.attributes {
                 let kind = std::mem::discriminant(&attribute);
-                if !matches!(attribute, LinkAttribute::LinkInfo(_)) {
+                if let LinkAttribute::LinkInfo(infos) = attribute {
+                    change_vxlan(link, &infos);
+                } else {
                     link.attributes.retain(|it| std::mem::discriminant(it) != kind);
                     link.attributes.push(attribute);
                 }
@@ -266,6 +268,26 @@ impl Kernel {
         };
         self.announce(libc::RTNLGRP_NEIGH, &RouteNetlinkMessage::DelNeighbour(gone), by);
         Ok(())
+    }
+}
+
+/// Takes what a vxlan device is told anew.
+fn change_vxlan(link: &mut LinkMessage, change: &[LinkInfo]) {
+    let changes = change.iter().find_map(|info| match info {
+        LinkInfo::Data(InfoData::Vxlan(data)) => Some(data),
+        _ => None,
+    });
+    let infos = link.attributes.iter_mut().filter_map(|attribute| match attribute {
+        LinkAttribute::LinkInfo(infos) => Some(infos),
+        _ => None,
+    });
+    for info in infos.flatten() {
+        let LinkInfo::Data(InfoData::Vxlan(data)) = info else { continue };
+        for change in changes.into_iter().flatten() {
+            let kind = std::mem::discriminant(change);
+            data.retain(|it| std::mem::discriminant(it) != kind);
+            data.push(change.clone());
+        }
     }
 }
 
