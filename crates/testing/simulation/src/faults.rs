@@ -228,7 +228,7 @@ impl Faults {
                 host.kernel.torn_dumps.set(self.rng.u32(..4));
                 host.kernel.vandalize(&mut self.rng);
             }
-            15 | 20 if self.network == NARROW => self.widen(cluster).await,
+            15 | 20 if self.network == NARROW => self.widen(cluster, invariants).await,
             16 => self.release(cluster, invariants, node).await,
             17 => self.admit_stranger(cluster).await,
             18 if cluster.runs(node) => {
@@ -392,12 +392,13 @@ impl Faults {
         }
     }
 
-    async fn widen(&mut self, cluster: &Cluster) {
+    async fn widen(&mut self, cluster: &Cluster, invariants: &mut Invariants) {
         let before = std::mem::replace(&mut self.network, WIDE);
         let text = self.config(cluster.families);
         // A restored config would be narrower than leases that were given since.
         self.backup = None;
         note(format_args!("the operator writes the config {text}"));
+        invariants.wanted_config = Some(text.clone());
         match cluster.ask(Request::SetConfig { text, force: false }).await {
             Some(Ok(_)) => {}
             // It may have been written all the same: the next try says so.

@@ -74,6 +74,8 @@ pub(crate) struct Invariants {
     /// What the lease server that runs had when it was last looked at.
     last_stored: Option<Acknowledged>,
     was_restored: bool,
+    /// What the operator last asked for.
+    pub(crate) wanted_config: Option<String>,
     subnets: BTreeMap<usize, Subnet>,
     /// Until then an operator's change moves routes.
     pub(crate) routes_move_until: Duration,
@@ -144,7 +146,9 @@ impl Invariants {
         let before = restarted.or_else(|| self.last_stored.take());
         self.last_stored = Some(now.clone());
         let Some(before) = before else { return Ok(()) };
-        if is_restart && before.config != now.config {
+        // A config that the operator asked for may be there though nobody was told so.
+        let is_known = before.config == now.config || self.wanted_config == now.config;
+        if is_restart && !is_known {
             return Err(Violation::LostConfig { before: before.config, after: now.config });
         }
         let is_kept =
