@@ -261,7 +261,7 @@ impl Faults {
                 host.disk.set(DiskFault::Full);
                 self.later(1, 60, Repair::Disk);
             }
-            29 => self.reserve_or_free(cluster).await,
+            29 => self.reserve_or_free(cluster, invariants).await,
             19 if self.long_absence => self.leave_for_long(cluster, invariants, node).await,
             _ => {}
         }
@@ -350,13 +350,14 @@ impl Faults {
     }
 
     /// An operator reserves a subnet for a machine that never comes, or frees what was reserved.
-    async fn reserve_or_free(&mut self, cluster: &Cluster) {
+    async fn reserve_or_free(&mut self, cluster: &Cluster, invariants: &mut Invariants) {
         let Some(stored) = cluster.stored() else { return };
         let mut reserved = stored.leases.iter().filter(|(_, lease)| lease.expires.is_none());
         let request = if self.rng.bool()
             && let Some((subnet, _)) = reserved.next()
         {
             note(format_args!("the operator frees the reservation of {subnet}"));
+            invariants.unreserved.insert(*subnet);
             Request::Unreserve { subnet: *subnet }
         } else {
             // Some subnets are left for machines.

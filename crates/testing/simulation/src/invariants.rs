@@ -32,6 +32,8 @@ pub(crate) enum Violation {
     SharedSubnet { subnet: Subnet, one: String, other: String },
     #[error("the acknowledged lease of {0} is lost")]
     LostLease(Subnet),
+    #[error("the acknowledged reservation of {0} is lost")]
+    LostReservation(Subnet),
     #[error("the acknowledged config is lost: {before:?} became {after:?}")]
     LostConfig { before: Option<String>, after: Option<String> },
     #[error("{by} removed its route to {dst}, where {holder} lives")]
@@ -69,6 +71,8 @@ pub(crate) struct Invariants {
     pub(crate) given_away: BTreeSet<Subnet>,
     /// Subnets that an operator or time has freed since the lease server last ended.
     pub(crate) freed: BTreeSet<Subnet>,
+    /// Subnets that an operator reserved once and freed.
+    pub(crate) unreserved: BTreeSet<Subnet>,
     /// What is to be found when the lease server runs again.
     after_restart: Option<Acknowledged>,
     /// What the lease server that runs had when it was last looked at.
@@ -153,10 +157,17 @@ impl Invariants {
         }
         let is_kept =
             |subnet: &Subnet| now.leases.contains_key(subnet) || self.freed.contains(subnet);
-        match before.leases.keys().find(|subnet| !is_kept(subnet)) {
-            Some(lost) => Err(Violation::LostLease(*lost)),
-            None => Ok(()),
+        if let Some(lost) = before.leases.keys().find(|subnet| !is_kept(subnet)) {
+            return Err(Violation::LostLease(*lost));
         }
+        let reserved = before.leases.iter().filter(|(_, lease)| lease.expires.is_none());
+        for (subnet, _) in reserved {
+            let ends = now.leases.get(subnet).is_some_and(|now| now.expires.is_some());
+            if ends && !self.unreserved.contains(subnet) && !self.freed.contains(subnet) {
+                return Err(Violation::LostReservation(*subnet));
+            }
+        }
+        Ok(())
     }
 
     /// No node takes a route away that leads to where its peer lives.
