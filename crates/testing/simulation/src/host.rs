@@ -275,6 +275,7 @@ impl Host {
 
     /// The machine lost its power: of what was not synced the disk has a part, as chance will have it.
     pub(crate) fn lose_unsynced(&self, rng: &mut fastrand::Rng) {
+        use std::os::unix::fs::MetadataExt as _;
         let on_disk = self.on_disk.borrow();
         for (directory, names) in &on_disk.names {
             let Ok(entries) = fs::read_dir(directory) else { continue };
@@ -288,16 +289,28 @@ impl Host {
                     after.insert(path.clone(), Vec::new());
                     continue;
                 };
-                let now = fs::read(path).unwrap_or_default();
+                let inode_now = fs::metadata(path).map_or(0, |about| about.ino());
+                let renamed = on_disk.contents.get(&inode_now).filter(|_| inode_now != *inode);
+                if let Some(renamed) = renamed.filter(|_| rng.bool()) {
+                    // Another file has got the name, and that is on the disk though it was not synced.
+                    after.insert(path.clone(), renamed.clone());
+                    continue;
+                }
+                let now = match inode_now == *inode {
+                    true => fs::read(path).unwrap_or_default(),
+                    false => Vec::new(),
+                };
                 let more = now.strip_prefix(synced.as_slice()).unwrap_or_default();
                 let kept = rng.usize(..=more.len());
                 after.insert(path.clone(), [synced.as_slice(), &more[..kept]].concat());
             }
             for path in found {
-                // A name that was not synced may be there or not; if it is, its file may be cut.
+                // A name that was not synced may be there or not; if it is, what was not synced of its file may be cut.
                 if !after.contains_key(&path) && rng.bool() {
                     let now = fs::read(&path).unwrap_or_default();
-                    let kept = rng.usize(..=now.len());
+                    let inode = fs::metadata(&path).map_or(0, |about| about.ino());
+                    let synced = on_disk.contents.get(&inode).map_or(0, Vec::len);
+                    let kept = rng.usize(synced.min(now.len())..=now.len());
                     after.insert(path.clone(), now[..kept].to_vec());
                 }
                 let _ = fs::remove_file(&path);

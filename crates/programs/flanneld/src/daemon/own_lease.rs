@@ -180,9 +180,25 @@ impl OwnLease {
             return;
         }
         match leases.iter().find(|stored| stored.lease.subnet == self.subnet()) {
+            Some(stored) if self.is_former_write(stored) => {
+                tracing::warn!(
+                    "The store lists this node's lease {} as it was announced earlier, at {}, as after the restore of a \
+                     backup: announcing it again",
+                    self.subnet(),
+                    identity::address(&stored.lease.attrs)
+                );
+                self.reclaim_at.get_or_insert(now.instant);
+            }
             Some(stored) => self.on_put(stored, now),
             None => self.question("is missing from the store", now),
         }
+    }
+
+    /// Whether this is what the node announced before its present lease. News of it may be late; a list is not.
+    fn is_former_write(&self, stored: &StoredLease) -> bool {
+        !stored.lease.attrs.announce_the_same_as(&self.lease.attrs)
+            && stored.version != self.held.version
+            && self.writes.find(stored) == Some(OwnWrite::Answered)
     }
 
     /// A store that assigns subnets says which one is this node's now. That is nobody's to contest.
@@ -537,6 +553,24 @@ mod tests {
         assert_eq!(own.next_request(&config(), &now), None, "after a pause");
         let now = now.later(HOUR);
         assert_eq!(renewed_attrs(own.next_request(&config(), &now)), Some(at(3)));
+    }
+
+    /// As a lease server does that was restored from a backup.
+    #[test]
+    fn a_store_that_lists_a_former_announcement_is_told_the_present_one() {
+        let now = Now::for_test();
+        let mut own = own_lease(&now);
+        own.announce(at(2), &config(), &now);
+        assert_eq!(renewed_attrs(own.next_request(&config(), &now)), Some(at(2)));
+        let renewed = LeaseOutcome::Renewed(Ok(held("10.1.1.0-24", 2, 6)));
+        assert_eq!(own.on_outcome(renewed, &config(), &now), None);
+        let former = StoredLease::from(&held("10.1.1.0-24", 1, 5));
+        own.on_put(&former, &now);
+        assert_eq!(own.next_request(&config(), &now), None, "news of it may be late");
+        own.on_snapshot(&[former], &now);
+        let previous = Some(own.subnet());
+        assert_eq!(own.next_request(&config(), &now), Some(LeaseRequest::Reclaim { previous }));
+        assert_eq!(own.contest(now.instant), None, "no other node has written it");
     }
 
     #[test]
