@@ -166,7 +166,8 @@ impl Cluster {
             let address = host.addresses().next().unwrap_or(Ipv4Addr::LOCALHOST.into());
             let (data, min_compaction_bytes) = (host.data_directory(), self.min_compaction_bytes);
             let place = ServerPlace { data, address, min_compaction_bytes };
-            let task = tokio::spawn(keep_serving(self.server.clone(), place, seed).instrument(span));
+            let task =
+                tokio::spawn(keep_serving(self.server.clone(), place, seed).instrument(span));
             let readings = SharedReadings::default();
             self.programs.insert(number, Program { task, stop: None, readings });
             return;
@@ -360,8 +361,8 @@ async fn keep_serving(served: Served, place: ServerPlace, seed: u64) {
 async fn serve(served: &Served, place: &ServerPlace, seed: u64) -> anyhow::Result<()> {
     let min_compaction_bytes = place.min_compaction_bytes;
     let options = EmbeddedOptions { min_compaction_bytes, ..EmbeddedOptions::new(seed) };
-    let embedded = Embedded::open_with(&place.data, &options)
-        .map_err(|error| anyhow::anyhow!("{error}"))?;
+    let embedded =
+        Embedded::open_with(&place.data, &options).map_err(|error| anyhow::anyhow!("{error}"))?;
     let server = Server::bind(Options {
         listen: Listen::Address { host: place.address.to_string(), port: PORT },
         tls: None,

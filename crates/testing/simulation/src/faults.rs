@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use flannel_lease::{LEASE_TTL, LeaseAttrs, Subnet};
-use ipnet::{Ipv4Net, Ipv6Net};
 use flannel_server::lease_state::{Request, Who};
+use ipnet::{Ipv4Net, Ipv6Net};
 
 use crate::clib;
 use crate::cluster::{Backup, Cluster};
@@ -207,7 +207,10 @@ impl Faults {
             }
             9 if host.is_up.get() => self.change_address(cluster, node),
             10 => {
-                let any = self.rng.usize(..=cluster.nodes().end - 1);
+                let any = match self.rng.bool() {
+                    true => SERVER,
+                    false => node,
+                };
                 let hours = self.rng.i64(-60..=60);
                 note(format_args!("the clock of {} jumps by {hours} h", cluster.hosts[any].name()));
                 cluster.hosts[any].set_clock_by(hours * 3_600_000);
@@ -231,6 +234,7 @@ impl Faults {
             15 | 20 if self.network == NARROW => self.widen(cluster, invariants).await,
             16 => self.release(cluster, invariants, node).await,
             17 => self.admit_stranger(cluster).await,
+            19 if !self.long_absence => self.admit_stranger(cluster).await,
             18 if cluster.runs(node) => {
                 note(format_args!("{name} is killed, and moves meanwhile"));
                 cluster.kill(node).await;
@@ -262,7 +266,7 @@ impl Faults {
                 self.later(1, 60, Repair::Disk);
             }
             29 => self.reserve_or_free(cluster, invariants).await,
-            19 if self.long_absence => self.leave_for_long(cluster, invariants, node).await,
+            19 => self.leave_for_long(cluster, invariants, node).await,
             _ => {}
         }
     }
@@ -367,7 +371,8 @@ impl Faults {
             let Some(place) = self.free_place() else { return };
             let Some(subnet) = self.any_subnet(cluster.families) else { return };
             note(format_args!("the operator reserves {subnet} for a machine that is to come"));
-            let attrs = LeaseAttrs { backend_type: "".into(), ..self.attrs(cluster.families, place) };
+            let attrs =
+                LeaseAttrs { backend_type: "".into(), ..self.attrs(cluster.families, place) };
             Request::Reserve { subnet, attrs }
         };
         if let Some(Err(error)) = cluster.ask(request).await {

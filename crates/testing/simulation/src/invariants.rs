@@ -193,8 +193,7 @@ impl Invariants {
                     *peer != number && holds && leads_to(*peer)
                 });
                 let Some(holder) = holder.filter(|_| !is_back) else { continue };
-                let stored =
-                    cluster.stored().is_none_or(|stored| stored.leases.keys().any(has));
+                let stored = cluster.stored().is_none_or(|stored| stored.leases.keys().any(has));
                 if stored && cluster.runs(number) {
                     let (by, holder) = (host.name(), cluster.hosts[holder].name());
                     return Err(Violation::RouteRemoved { by, dst: route.dst, holder });

@@ -181,7 +181,8 @@ impl Kernel {
             }
             1 if !devices.is_empty() => {
                 let index = devices[rng.usize(..devices.len())];
-                let name = self.state.borrow().links.get(&index).and_then(link_name).map(str::to_owned);
+                let name =
+                    self.state.borrow().links.get(&index).and_then(link_name).map(str::to_owned);
                 self.remove_link(index, 0).ok()?;
                 Some(format!("the device {}", name.unwrap_or_default()))
             }

@@ -18,7 +18,12 @@ fn every_planted_defect_applies_to_the_sources() {
         for (file, before) in hunks(&text) {
             let source = fs::read_to_string(root.join(&file)).expect("a file that a patch names");
             let found = source.matches(&before).count();
-            assert_eq!(found, 1, "{}: a hunk in {file} has to be made again:\n{before}", patch.display());
+            assert_eq!(
+                found,
+                1,
+                "{}: a hunk in {file} has to be made again:\n{before}",
+                patch.display()
+            );
         }
     }
 }

@@ -18,7 +18,7 @@ fn main() -> ExitCode {
         live: false,
     };
     let plan = Plan {
-        seeds: (0..40).collect(),
+        seeds: (0..100).collect(),
         scenario,
         processes: 2,
         twice: false,

@@ -173,7 +173,10 @@ impl Identity {
                 );
                 Ok(FormerLease::Regained(Box::new(held)))
             }
-            Err(error) if error.is_transient() => Err(error),
+            // It was written since it was listed, which an operator may have done: whose it is now, the next list tells.
+            Err(error) if error.is_transient() || matches!(error, StoreError::Taken { .. }) => {
+                Err(error)
+            }
             Err(StoreError::Lost { .. }) => Ok(FormerLease::Vanished),
             Err(error) => {
                 tracing::error!(

@@ -477,15 +477,25 @@ impl OwnWrites {
     }
 
     fn find(&self, stored: &StoredLease) -> Option<OwnWrite> {
-        let is_this =
-            |version: &Version| *version != Version::UNKNOWN && *version == stored.version;
-        if self.0.iter().any(|(version, _)| is_this(version)) {
+        // A store that was restored from a backup counts again what it had counted before.
+        let is_this = |(version, attrs): &(Version, LeaseAttrs)| {
+            *version != Version::UNKNOWN
+                && *version == stored.version
+                && same_addresses(attrs, &stored.lease.attrs)
+        };
+        if self.0.iter().any(is_this) {
             return Some(OwnWrite::Answered);
         }
         let mut unanswered = self.0.iter().filter(|(version, _)| *version == Version::UNKNOWN);
         let says_the_same = |attrs: &LeaseAttrs| stored.lease.attrs.announce_the_same_as(attrs);
         unanswered.any(|(_, attrs)| says_the_same(attrs)).then_some(OwnWrite::Unanswered)
     }
+}
+
+/// Whether both name the same public addresses; 0.0.0.0 is none.
+fn same_addresses(one: &LeaseAttrs, other: &LeaseAttrs) -> bool {
+    let named = |attrs: &LeaseAttrs| attrs.public_addresses().filter(|ip| !ip.is_unspecified());
+    named(one).eq(named(other))
 }
 
 /// When to renew a lease: in time, and with a store whose clock is wrong neither always nor never. `chance` is 0 to 1.
@@ -634,6 +644,9 @@ mod tests {
         assert_eq!(writes.find(&told(7, "vxlan")), Some(OwnWrite::Answered));
         assert_eq!(writes.find(&told(9, "vxlan")), None, "somebody else wrote what we had written");
         assert_eq!(writes.find(&told(9, "udp")), Some(OwnWrite::Unanswered));
+        let mut anothers = told(7, "vxlan");
+        anothers.lease.attrs.public_ip = Some([192, 0, 2, 9].into());
+        assert_eq!(writes.find(&anothers), None, "a restored store counts its versions again");
         for version in 10..10 + REMEMBERED_WRITES as u64 {
             writes.add(Version::new(version), attrs("vxlan"));
         }

@@ -230,7 +230,8 @@ impl Journal {
     }
 
     pub(super) fn needs_compaction(&self) -> bool {
-        self.length > self.min_compaction_bytes.max(self.snapshot_length * MAX_LOG_TO_SNAPSHOT_RATIO)
+        self.length
+            > self.min_compaction_bytes.max(self.snapshot_length * MAX_LOG_TO_SNAPSHOT_RATIO)
     }
 
     /// Replaces snapshot and log by a snapshot of now and a log that goes on from there.

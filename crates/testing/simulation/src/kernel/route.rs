@@ -4,11 +4,11 @@ use std::net::IpAddr;
 
 use flannel_entries::kernel::ROUTE_PROTOCOL;
 use ipnet::IpNet;
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::{Kernel, State, local_address};
 
