@@ -40,7 +40,11 @@ pub(crate) fn note(what: fmt::Arguments<'_>) {
     // Where it runs is not part of it.
     let line = ROOT.with_borrow(|root| match root.is_empty() {
         true => line.clone(),
-        false => line.replace(root.as_str(), ""),
+        // Names of files are made of it, too.
+        false => {
+            let own = root.rsplit('/').next().unwrap_or_default();
+            line.replace(root.as_str(), "").replace(own, "")
+        }
     });
     let mut print = FINGERPRINT.get();
     for byte in line.bytes() {
