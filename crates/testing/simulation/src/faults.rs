@@ -30,7 +30,7 @@ const STRANGER_PLACE: u16 = 253;
 /// Subnets that an operator reserves for machines that never come.
 const RESERVED_SUBNETS: usize = 3;
 /// Places to which machines move.
-const FREE_PLACES: std::ops::Range<u16> = 2_000..4_000;
+const FREE_PLACES: std::ops::Range<u16> = 20_000..30_000;
 /// An operator's change of the network may move routes for so long.
 const CHANGE_TIME: Duration = Duration::from_secs(90);
 

@@ -118,8 +118,8 @@ impl Network {
         }
     }
 
-    /// Connections of a host are half open from now on: its end is gone, and the other one hears nothing of it; or the
-    /// other way round, or of both ends.
+    /// Connections of a host are half open from now on: one end is gone and the other one hears nothing of it, or neither
+    /// end hears of the other.
     pub(crate) fn forget_connections(&self, host: usize) {
         let mut state = self.state();
         let (own_end, other_end) = match state.rng.u8(..3) {

@@ -110,6 +110,7 @@ impl Embedded {
         Self::open_with(dir, &EmbeddedOptions { wall, ..EmbeddedOptions::new(seed) })
     }
 
+    /// The same with other options.
     pub fn open_with(dir: &Path, options: &EmbeddedOptions) -> Result<Self, OpenError> {
         let EmbeddedOptions { seed, wall, min_compaction_bytes } = *options;
         let DirectoryContents { mut journal, mut lease_state, mut recent } = Journal::open(dir)?;
