@@ -22,7 +22,7 @@ use flannel_store::KeptLease;
 use flannel_store::remote::Listen;
 use flanneld::door::Question;
 use flanneld::joined_networks::JoinedNetworks;
-use flanneld::readiness::Readings;
+use flanneld::readiness::Report;
 use flanneld::stopping::{StopRequest, stopping};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, yield_now};
@@ -61,11 +61,11 @@ pub(crate) struct Cluster {
 struct Program {
     task: JoinHandle<()>,
     stop: Option<StopRequest>,
-    readings: SharedReadings,
+    report: SharedReport,
 }
 
 /// Whom to ask for the state of a daemon.
-type SharedReadings = Arc<Mutex<Option<Readings>>>;
+type SharedReport = Arc<Mutex<Option<Report>>>;
 
 /// The store of the lease server that runs.
 type Served = Arc<Mutex<Option<Embedded>>>;
@@ -168,15 +168,15 @@ impl Cluster {
             let place = ServerPlace { data, address, min_compaction_bytes };
             let task =
                 tokio::spawn(keep_serving(self.server.clone(), place, seed).instrument(span));
-            let readings = SharedReadings::default();
-            self.programs.insert(number, Program { task, stop: None, readings });
+            let report = SharedReport::default();
+            self.programs.insert(number, Program { task, stop: None, report });
             return;
         }
         let server = self.hosts[SERVER].addresses().next().unwrap_or(Ipv4Addr::LOCALHOST.into());
         let arguments = arguments(&host, server);
         let (request, stopping) = stopping();
-        let readings = SharedReadings::default();
-        let shared = readings.clone();
+        let report = SharedReport::default();
+        let shared = report.clone();
         let daemon = async move {
             loop {
                 let parsed = options::parse(arguments.clone(), []);
@@ -185,7 +185,7 @@ impl Cluster {
                     return;
                 };
                 let (watched, run) = JoinedNetworks::new(*options, None, stopping.clone()).run();
-                *shared.lock().unwrap_or_else(PoisonError::into_inner) = watched.readings.clone();
+                *shared.lock().unwrap_or_else(PoisonError::into_inner) = watched.report.clone();
                 match run.await {
                     Ok(()) => return,
                     Err(error) => {
@@ -199,7 +199,7 @@ impl Cluster {
             }
         };
         let task = tokio::spawn(daemon.instrument(span));
-        self.programs.insert(number, Program { task, stop: Some(request), readings });
+        self.programs.insert(number, Program { task, stop: Some(request), report });
     }
 
     /// Stops the daemon of a machine as an upgrade does, and starts the next one.
@@ -282,11 +282,11 @@ impl Cluster {
 
     /// The state of a daemon as it says itself; `None` if it does not answer.
     pub(crate) async fn state_of(&self, number: usize) -> Option<NetworkState> {
-        let readings = {
+        let report = {
             let program = self.programs.get(&number)?;
-            program.readings.lock().unwrap_or_else(PoisonError::into_inner).clone()?
+            program.report.lock().unwrap_or_else(PoisonError::into_inner).clone()?
         };
-        let ask = readings.of_each_network().into_iter().next()?.ask?;
+        let ask = report.of_each_network().into_iter().next()?.ask?;
         let (answer, answered) = oneshot::channel();
         let asked = async {
             ask.send(Question::State(answer)).await.ok()?;
