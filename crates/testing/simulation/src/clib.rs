@@ -257,3 +257,28 @@ fn sync(fd: c_int) -> c_int {
     // SAFETY: a number and nothing else.
     unsafe { libc::syscall(libc::SYS_fsync, fd) as c_int }
 }
+
+/// What the process has used so far: not simulated.
+fn usage() -> libc::rusage {
+    // SAFETY: all zeros are a valid `rusage`, which outlives the call.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
+        usage
+    }
+}
+
+/// Time of the processor.
+pub(crate) fn processor_time() -> Duration {
+    let libc::rusage { ru_utime: user, ru_stime: system, .. } = usage();
+    let time = |it: libc::timeval| {
+        Duration::from_secs(it.tv_sec.unsigned_abs())
+            + Duration::from_micros(it.tv_usec.unsigned_abs())
+    };
+    time(user) + time(system)
+}
+
+/// Largest memory at any time.
+pub(crate) fn peak_memory_kb() -> u64 {
+    usage().ru_maxrss.unsigned_abs()
+}

@@ -29,9 +29,12 @@ use tokio::task::{JoinHandle, yield_now};
 use tracing::Instrument as _;
 
 use crate::clib;
+use crate::contenders;
 use crate::history;
 use crate::host::{DiskFault, Families, Host, SERVER};
 use crate::network::Network;
+use crate::operations;
+use crate::operator::{Operator, Served};
 use crate::world::SimulatedWorld;
 
 const PORT: u16 = 10_253;
@@ -52,9 +55,13 @@ pub(crate) struct Cluster {
     /// A log of the lease server that is shorter is not compacted.
     min_compaction_bytes: u64,
     programs: BTreeMap<usize, Program>,
-    server: Served,
+    server: Arc<Served>,
     /// What was acknowledged before the lease server last ended.
-    pub(crate) acknowledged: RefCell<Acknowledged>,
+    pub(crate) acknowledged: RefCell<Rc<Acknowledged>>,
+    /// What the lease server that runs had when somebody last asked, and at which revision.
+    last_stored: RefCell<Option<(u64, Rc<Acknowledged>)>>,
+    /// Subnets of machines, as they were when their programs last ran.
+    last_subnets: RefCell<BTreeMap<usize, Option<Subnet>>>,
 }
 
 /// A running program, which the service manager starts again when it ends.
@@ -67,15 +74,12 @@ struct Program {
 /// Whom to ask for the state of a daemon.
 type SharedReport = Arc<Mutex<Option<Report>>>;
 
-/// The store of the lease server that runs.
-type Served = Arc<Mutex<Option<Embedded>>>;
-
 /// Files of a lease server's data directory, as they once were.
 #[derive(Clone)]
 pub(crate) struct Backup {
     files: Vec<(OsString, Vec<u8>)>,
     /// What clients had been told by then.
-    pub(crate) acknowledged: Acknowledged,
+    pub(crate) acknowledged: Rc<Acknowledged>,
 }
 
 /// What clients have been told.
@@ -124,8 +128,10 @@ impl Cluster {
             families,
             min_compaction_bytes,
             programs: BTreeMap::new(),
-            server: Served::default(),
+            server: Arc::default(),
             acknowledged: RefCell::default(),
+            last_stored: RefCell::default(),
+            last_subnets: RefCell::default(),
         })
     }
 
@@ -163,7 +169,7 @@ impl Cluster {
         let seed = self.rng.u64(..);
         let host = self.hosts[number].clone();
         if number == SERVER {
-            let address = host.addresses().next().unwrap_or(Ipv4Addr::LOCALHOST.into());
+            let address = self.server_address();
             let (data, min_compaction_bytes) = (host.data_directory(), self.min_compaction_bytes);
             let place = ServerPlace { data, address, min_compaction_bytes };
             let task =
@@ -172,8 +178,7 @@ impl Cluster {
             self.programs.insert(number, Program { task, stop: None, report });
             return;
         }
-        let server = self.hosts[SERVER].addresses().next().unwrap_or(Ipv4Addr::LOCALHOST.into());
-        let arguments = arguments(&host, server);
+        let arguments = arguments(&host, self.server_address());
         let (request, stopping) = stopping();
         let report = SharedReport::default();
         let shared = report.clone();
@@ -224,7 +229,8 @@ impl Cluster {
         let host = self.hosts[number].clone();
         let before = host.disk.replace(DiskFault::Off);
         if number == SERVER {
-            self.served().take();
+            self.server.end();
+            self.last_stored.take();
         }
         if let Some(program) = self.programs.remove(&number) {
             program.task.abort();
@@ -277,6 +283,7 @@ impl Cluster {
         }
         host.note_all_synced()?;
         self.acknowledged.replace(backup.acknowledged.clone());
+        operations::store_replaced();
         Ok(())
     }
 
@@ -305,10 +312,6 @@ impl Cluster {
         host.lose_unsynced(&mut self.rng);
     }
 
-    fn served(&self) -> std::sync::MutexGuard<'_, Option<Embedded>> {
-        self.server.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn note_acknowledged(&self) {
         if let Some(now) = self.stored() {
             self.acknowledged.replace(now);
@@ -316,17 +319,40 @@ impl Cluster {
     }
 
     /// What the lease server that runs tells its clients; `None` while none runs.
-    pub(crate) fn stored(&self) -> Option<Acknowledged> {
-        let served = self.served();
-        Some(Acknowledged::of(served.as_ref()?.watch_logs()))
+    /// The same as long as nothing changes.
+    pub(crate) fn stored(&self) -> Option<Rc<Acknowledged>> {
+        let logs = self.server.embedded()?.watch_logs().clone();
+        let log = logs.get(&NetworkName::default());
+        let revision = log.map_or(0, |log| *log.changes().borrow());
+        if let Some((at, stored)) = &*self.last_stored.borrow()
+            && *at == revision
+        {
+            return Some(stored.clone());
+        }
+        let stored = Rc::new(Acknowledged::of(&logs));
+        self.last_stored.replace(Some((revision, stored.clone())));
+        Some(stored)
     }
 
     /// An operator asks the lease server for something; `None` while none runs.
     pub(crate) async fn ask(&self, request: Request) -> Option<Result<Reply, AskError>> {
-        let embedded = self.served().clone()?;
-        let network = NetworkName::default();
-        let answer = embedded.ask(&network, request);
-        tokio::time::timeout(Duration::from_secs(10), answer).await.ok()
+        self.operator().ask(&NetworkName::default(), request).await
+    }
+
+    fn operator(&self) -> Operator {
+        Operator::new(self.server.clone())
+    }
+
+    fn server_address(&self) -> IpAddr {
+        self.hosts[SERVER].addresses().next().unwrap_or(Ipv4Addr::LOCALHOST.into())
+    }
+
+    /// Starts clients that contend for leases, on machines of nodes, until the faults end.
+    pub(crate) fn start_contenders(&self, seed: u64, faults_end: Duration) {
+        let server = SocketAddr::new(self.server_address(), PORT);
+        let hosts = &self.hosts[SERVER + 1..self.spare()];
+        let server = format!("http://{server}");
+        contenders::start(hosts, &server, &self.operator(), seed, faults_end);
     }
 
     /// The subnet that a machine that is on believes to have.
@@ -335,8 +361,27 @@ impl Cluster {
         if !host.is_up.get() {
             return None;
         }
-        let text = std::fs::read_to_string(host.subnet_file()).ok()?;
-        SubnetFile::parse(&text).0.lease_subnet()
+        // Nobody else writes that file.
+        if host.has_run.replace(false) {
+            let text = std::fs::read_to_string(host.subnet_file());
+            let subnet = text.ok().and_then(|text| SubnetFile::parse(&text).0.lease_subnet());
+            self.last_subnets.borrow_mut().insert(number, subnet);
+            return subnet;
+        }
+        self.last_subnets.borrow().get(&number).copied().flatten()
+    }
+
+    /// A number that stays the same while no kernel is written, nothing is stored, and nothing starts or ends.
+    pub(crate) fn changes(&self) -> u64 {
+        let kernels: u64 = self.hosts.iter().map(|host| host.kernel.writes.get()).sum();
+        let running = (0..self.hosts.len()).filter(|number| self.runs(*number)).count() as u64;
+        let is_served = u64::from(self.stored().is_some());
+        let revision = self.last_stored.borrow().as_ref().map_or(0, |(revision, _)| *revision);
+        let mut sum = 0_u64;
+        for part in [kernels, running, is_served, revision] {
+            sum = (sum ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        }
+        sum
     }
 }
 
@@ -348,7 +393,7 @@ struct ServerPlace {
 }
 
 /// Serves leases; starts again when the store cannot be opened.
-async fn keep_serving(served: Served, place: ServerPlace, seed: u64) {
+async fn keep_serving(served: Arc<Served>, place: ServerPlace, seed: u64) {
     let mut seeds = fastrand::Rng::with_seed(seed);
     loop {
         if let Err(error) = serve(&served, &place, seeds.u64(..)).await {
@@ -372,7 +417,7 @@ async fn serve(served: &Served, place: &ServerPlace, seed: u64) -> anyhow::Resul
         limits: Limits::default(),
     });
     let server = server.await?;
-    *served.lock().unwrap_or_else(PoisonError::into_inner) = Some(embedded.clone());
+    served.begin(embedded.clone());
     match server.run(Arc::new(embedded)).await {}
 }
 

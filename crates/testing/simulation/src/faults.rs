@@ -23,6 +23,7 @@ struct Networks {
 
 const NARROW: Networks = Networks { v4: "10.1.0.0/20", v6: "fd10:1::/56" };
 const WIDE: Networks = Networks { v4: "10.1.0.0/16", v6: "fd10:1::/48" };
+const WIDEST: Networks = Networks { v4: "10.0.0.0/13", v6: "fd10:1::/48" };
 /// Name of the file beside the log of the lease server.
 const SNAPSHOT: &str = "leases.snapshot";
 /// Place of a node that is none of ours.
@@ -62,7 +63,7 @@ enum Repair {
 
 impl Faults {
     /// `long_absence`: a machine is away for longer than a lease lasts.
-    pub(crate) fn new(mut rng: fastrand::Rng, long_absence: bool) -> Self {
+    pub(crate) fn new(mut rng: fastrand::Rng, nodes: usize, long_absence: bool) -> Self {
         let backend = if rng.bool() { "vxlan" } else { "host-gw" };
         let pause = Duration::from_secs(rng.u64(3..40));
         let next = Duration::from_secs(rng.u64(2..30));
@@ -73,7 +74,11 @@ impl Faults {
             pause,
             pending,
             backend,
-            network: NARROW,
+            network: match nodes {
+                ..=12 => NARROW,
+                13..=200 => WIDE,
+                _ => WIDEST,
+            },
             next_place: FREE_PLACES.start,
             backup: None,
             lost_snapshot: None,
@@ -312,7 +317,7 @@ impl Faults {
         }
         let had = |subnet: &Subnet| backup.acknowledged.leases.contains_key(subnet);
         let held = cluster.nodes().filter_map(|number| cluster.subnet_of(number));
-        let stored = now.into_iter().flat_map(|now| now.leases.into_keys());
+        let stored = now.iter().flat_map(|now| now.leases.keys().copied());
         let later: Vec<Subnet> = held.chain(stored).filter(|subnet| !had(subnet)).collect();
         invariants.given_away.extend(later);
         invariants.restored();

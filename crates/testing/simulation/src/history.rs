@@ -14,6 +14,7 @@ use tracing_core::span::Current;
 
 use crate::clib;
 use crate::host::Host;
+use crate::operations;
 
 /// Name of the span of a host.
 pub(crate) const HOST_SPAN: &str = "simulated host";
@@ -26,6 +27,7 @@ thread_local! {
     static HOSTS: RefCell<Vec<Rc<Host>>> = const { RefCell::new(Vec::new()) };
     static ROOT: RefCell<String> = const { RefCell::new(String::new()) };
     static LIVE: Cell<bool> = const { Cell::new(false) };
+    static KEEPS_NOTHING: Cell<bool> = const { Cell::new(false) };
 }
 
 struct SpanOfHost {
@@ -35,6 +37,9 @@ struct SpanOfHost {
 
 /// Writes a line.
 pub(crate) fn note(what: fmt::Arguments<'_>) {
+    if KEEPS_NOTHING.get() {
+        return;
+    }
     let elapsed = clib::elapsed();
     let line = format!("{:>9}.{:03} {what}", elapsed.as_secs(), elapsed.subsec_millis());
     // Where it runs is not part of it.
@@ -55,6 +60,12 @@ pub(crate) fn note(what: fmt::Arguments<'_>) {
         eprintln!("{line}");
     }
     LINES.with_borrow_mut(|lines| lines.push(line));
+}
+
+/// Lines are thrown away: those of a large cluster would fill the memory.
+pub(crate) fn keep_nothing() {
+    KEEPS_NOTHING.set(true);
+    operations::keep_nothing();
 }
 
 /// Lines are also printed as they come.
@@ -131,6 +142,9 @@ impl Subscriber for Historian {
     fn enter(&self, id: &Id) {
         let number = id.into_u64();
         let host = SPANS.with_borrow(|spans| spans[number as usize - 1].host.clone());
+        if let Some(host) = &host {
+            host.has_run.set(true);
+        }
         let before = clib::enter_host(host);
         ENTERED.with_borrow_mut(|entered| entered.push((number, before)));
     }

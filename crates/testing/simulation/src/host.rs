@@ -21,6 +21,14 @@ const SERVER_PLACE: u16 = 250;
 /// Lengths of the link's prefixes.
 const PREFIX_LENGTHS: (u8, u8) = (16, 64);
 
+/// How lines of the history call a host.
+pub(crate) fn name_of(number: usize) -> String {
+    match number {
+        SERVER => "server".to_owned(),
+        number => format!("node-{number}"),
+    }
+}
+
 /// Families of which machines have addresses, and pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Families {
@@ -61,6 +69,10 @@ pub(crate) struct Host {
     /// Whether there is such a machine: one may be made later, as a copy of another.
     pub(crate) exists: Cell<bool>,
     boots: Cell<u64>,
+    /// Its programs have run, or it was booted, since somebody last looked at its subnet.
+    pub(crate) has_run: Cell<bool>,
+    /// How often anything was synced to its disk.
+    pub(crate) syncs: Cell<u64>,
     root: PathBuf,
     pub(crate) kernel: Kernel,
     pub(crate) disk: Cell<DiskFault>,
@@ -107,6 +119,8 @@ impl Host {
             is_up: Cell::new(false),
             exists: Cell::new(true),
             boots: Cell::new(0),
+            has_run: Cell::new(true),
+            syncs: Cell::new(0),
             root,
             kernel: Kernel::new(number, &nets(families, place), mac),
             disk: Cell::new(DiskFault::None),
@@ -119,10 +133,7 @@ impl Host {
     }
 
     pub(crate) fn name(&self) -> String {
-        match self.number {
-            SERVER => "server".to_owned(),
-            number => format!("node-{number}"),
-        }
+        name_of(self.number)
     }
 
     pub(crate) fn v4(&self) -> Option<Ipv4Addr> {
@@ -214,6 +225,7 @@ impl Host {
 
     /// Empties the kernel and what lives until the next boot.
     pub(crate) fn reboot(&self) {
+        self.has_run.set(true);
         self.kernel.boot(&nets(self.families, self.place.get()));
         let _ = fs::remove_dir_all(self.run_directory());
         let _ = fs::create_dir_all(self.run_directory());
@@ -234,6 +246,7 @@ impl Host {
 
     /// Notes what is on the disk for sure when a file or directory was synced.
     pub(crate) fn synced(&self, fd: i32) -> Result<(), i32> {
+        self.syncs.set(self.syncs.get() + 1);
         match self.disk.get() {
             DiskFault::SyncFails | DiskFault::Off => return Err(libc::EIO),
             DiskFault::None | DiskFault::Full => {}

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::time::Duration;
 
 use flannel_lease::{LeaseAttrs, Subnet};
@@ -74,13 +75,15 @@ pub(crate) struct Invariants {
     /// Subnets that an operator reserved once and freed.
     pub(crate) unreserved: BTreeSet<Subnet>,
     /// What is to be found when the lease server runs again.
-    after_restart: Option<Acknowledged>,
+    after_restart: Option<Rc<Acknowledged>>,
     /// What the lease server that runs had when it was last looked at.
-    last_stored: Option<Acknowledged>,
+    last_stored: Option<Rc<Acknowledged>>,
     was_restored: bool,
     /// What the operator last asked for.
     pub(crate) wanted_config: Option<String>,
     subnets: BTreeMap<usize, Subnet>,
+    /// Machines that are on and have a subnet, when they were last looked at.
+    last_holders: Vec<(usize, Subnet)>,
     /// Until then an operator's change moves routes.
     pub(crate) routes_move_until: Duration,
 }
@@ -112,9 +115,14 @@ impl Invariants {
     }
 
     fn check_subnets(&mut self, cluster: &Cluster) -> Result<(), Violation> {
+        let live = cluster.nodes().filter_map(|it| Some((it, cluster.subnet_of(it)?)));
+        let live: Vec<(usize, Subnet)> = live.collect();
+        if live == self.last_holders {
+            return Ok(());
+        }
+        self.last_holders.clone_from(&live);
         let mut holders: BTreeMap<IpNet, (usize, Subnet)> = BTreeMap::new();
-        for number in cluster.nodes() {
-            let Some(subnet) = cluster.subnet_of(number) else { continue };
+        for (number, subnet) in live {
             if let Some(before) = self.subnets.insert(number, subnet)
                 && before != subnet
                 && !self.given_away.contains(&before)
@@ -145,6 +153,9 @@ impl Invariants {
             }
             return Ok(());
         };
+        if self.last_stored.as_ref().is_some_and(|last| Rc::ptr_eq(last, &now)) {
+            return Ok(());
+        }
         let restarted = self.after_restart.take();
         let is_restart = restarted.is_some();
         let before = restarted.or_else(|| self.last_stored.take());
@@ -153,7 +164,8 @@ impl Invariants {
         // A config that the operator asked for may be there though nobody was told so.
         let is_known = before.config == now.config || self.wanted_config == now.config;
         if is_restart && !is_known {
-            return Err(Violation::LostConfig { before: before.config, after: now.config });
+            let (before, after) = (before.config.clone(), now.config.clone());
+            return Err(Violation::LostConfig { before, after });
         }
         let is_kept =
             |subnet: &Subnet| now.leases.contains_key(subnet) || self.freed.contains(subnet);
@@ -175,7 +187,7 @@ impl Invariants {
         for number in cluster.nodes() {
             let host = &cluster.hosts[number];
             let removed = host.kernel.removed_routes.take();
-            if clib::elapsed() < self.routes_move_until {
+            if removed.is_empty() || clib::elapsed() < self.routes_move_until {
                 continue;
             }
             let there = flannel_routes(&host.kernel.state.borrow());

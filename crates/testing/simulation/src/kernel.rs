@@ -24,6 +24,7 @@ pub(crate) use route::{FlannelRoute, destination, flannel_routes};
 
 use crate::clib;
 use crate::history;
+use crate::host::name_of;
 
 /// Devices of vxlan, by the family that its packets travel in.
 pub(crate) const FLANNEL_DEVICES: [&str; 2] = ["flannel.1", "flannel-v6.1"];
@@ -211,7 +212,7 @@ impl Kernel {
     }
 
     fn note(&self, what: std::fmt::Arguments<'_>) {
-        history::note(format_args!("kernel of host {}: {what}", self.number));
+        history::note(format_args!("kernel of {}: {what}", name_of(self.number)));
     }
 }
 

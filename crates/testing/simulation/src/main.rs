@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use flannel_simulation::{Plan, Scenario, run_seeds};
+use flannel_simulation::{Plan, Scenario, run_growth, run_seeds};
 
 const USAGE: &str = "usage: simulate [--seeds N] [--from SEED] [--seed SEED] [--nodes M] [--seconds S] [--no-faults] [--long-absence] \
                      [--twice] [--until-failure] [--verbose] [--processes P]
@@ -16,10 +16,16 @@ const USAGE: &str = "usage: simulate [--seeds N] [--from SEED] [--seed SEED] [--
   --seconds S      simulated time in which faults happen (600)
   --long-absence   a machine is away for longer than a lease lasts
   --twice          run each seed twice: both must be the same
+
+       simulate --growth NODES [SECONDS]   what so many nodes cost that have nothing to do for a while (600 s), and what a
+                                           change and a restart of the lease server cost
 ";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.first().is_some_and(|word| word == "--growth") {
+        return growth(&words[1..]);
+    }
     match plan(&words).map(|plan| run_seeds(&plan)) {
         Ok(Ok(tally)) if tally.failed.is_empty() => ExitCode::SUCCESS,
         Ok(Ok(_)) => ExitCode::FAILURE,
@@ -30,6 +36,21 @@ fn main() -> ExitCode {
         Err(why) => {
             eprintln!("{why}\n{USAGE}");
             ExitCode::from(2)
+        }
+    }
+}
+
+fn growth(words: &[String]) -> ExitCode {
+    let number = |at: usize, usual| words.get(at).map_or(Some(usual), |word| word.parse().ok());
+    let (Some(nodes @ 1..=2_000), Some(seconds)) = (number(0, 100), number(1, 600)) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    match run_growth(nodes as usize, Duration::from_secs(seconds)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cannot measure: {error:#}");
+            ExitCode::FAILURE
         }
     }
 }
@@ -79,8 +100,8 @@ fn plan(words: &[String]) -> Result<Plan, String> {
             other => return Err(format!("{other}: unknown")),
         }
     }
-    if plan.scenario.nodes > 80 {
-        return Err("there are addresses for 80 nodes".to_owned());
+    if plan.scenario.nodes > 2_000 {
+        return Err("there are subnets for 2,000 nodes".to_owned());
     }
     plan.seeds = (from..from + count).collect();
     Ok(plan)

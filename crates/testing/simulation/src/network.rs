@@ -14,6 +14,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
+use crate::host::name_of;
+use crate::http_tap::HttpTap;
+use crate::operations;
+
 /// Bytes on the way in one direction.
 const WINDOW: usize = 64 << 10;
 /// A connection whose other end is silent for so long is given up, as keepalive and the user time-out have it.
@@ -38,8 +42,10 @@ struct State {
     off: BTreeSet<usize>,
     listeners: BTreeMap<SocketAddr, (usize, Arc<Backlog>)>,
     pipes: Vec<Weak<Mutex<Pipe>>>,
+    pipes_after_purge: usize,
     next_port: u16,
     sent: BTreeMap<usize, u64>,
+    sent_bytes: u64,
 }
 
 /// Connections that nobody has accepted yet.
@@ -79,8 +85,10 @@ impl Network {
             off: BTreeSet::new(),
             listeners: BTreeMap::new(),
             pipes: Vec::new(),
+            pipes_after_purge: 0,
             next_port: FIRST_PORT,
             sent: BTreeMap::new(),
+            sent_bytes: 0,
         })))
     }
 
@@ -91,6 +99,12 @@ impl Network {
     /// Writes that a host has made to connections so far.
     pub(crate) fn sent(&self, host: usize) -> u64 {
         self.state().sent.get(&host).copied().unwrap_or(0)
+    }
+
+    /// Writes of all hosts to connections so far, and their bytes.
+    pub(crate) fn all_sent(&self) -> (u64, u64) {
+        let state = self.state();
+        (state.sent.values().sum(), state.sent_bytes)
     }
 
     /// From now on nothing passes between two hosts.
@@ -255,6 +269,10 @@ impl State {
         }
         self.next_port = self.next_port.checked_add(1).unwrap_or(FIRST_PORT);
         let from = SocketAddr::new(from.ip(), self.next_port);
+        if self.pipes.len() > self.pipes_after_purge * 2 + 64 {
+            self.pipes.retain(|pipe| pipe.strong_count() > 0);
+            self.pipes_after_purge = self.pipes.len();
+        }
         let out = Pipe::new(host, peer);
         let back = Pipe::new(peer, host);
         self.pipes.extend([&out, &back].map(Arc::downgrade));
@@ -265,6 +283,7 @@ impl State {
             write: Arc::clone(write),
             read: Arc::clone(read),
             timer: None,
+            tap: None,
         };
         backlog
             .waiting
@@ -272,7 +291,9 @@ impl State {
             .unwrap_or_else(PoisonError::into_inner)
             .push_back(stream(to, from, &back, &out));
         backlog.arrived.notify_one();
-        Some(Ok(stream(from, to, &out, &back)))
+        let mut near = stream(from, to, &out, &back);
+        near.tap = (!operations::keeps_nothing()).then(|| HttpTap::new(name_of(host)));
+        Some(Ok(near))
     }
 }
 
@@ -339,6 +360,8 @@ struct Stream {
     write: Arc<Mutex<Pipe>>,
     read: Arc<Mutex<Pipe>>,
     timer: Option<Pin<Box<Sleep>>>,
+    /// At the end that connected.
+    tap: Option<HttpTap>,
 }
 
 impl ByteStream for Stream {
@@ -386,7 +409,11 @@ impl AsyncRead for Stream {
             let due = match (pipe.stalled, first, pipe.end) {
                 (Some(since), ..) => since + SILENCE_LIMIT,
                 (None, Some(due), _) if due <= now => {
+                    let before = buffer.filled().len();
                     pipe.deliver(buffer);
+                    if let Some(tap) = &mut this.tap {
+                        tap.received(&buffer.filled()[before..]);
+                    }
                     return Poll::Ready(Ok(()));
                 }
                 (None, Some(due), _) => due,
@@ -408,13 +435,15 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
         let delay = {
-            let mut state = self.network.state();
-            let from = lock(&self.write).from;
+            let mut state = this.network.state();
+            let from = lock(&this.write).from;
             *state.sent.entry(from).or_default() += 1;
+            state.sent_bytes += bytes.len() as u64;
             state.delay()
         };
-        let mut pipe = lock(&self.write);
+        let mut pipe = lock(&this.write);
         if pipe.reset || pipe.end.is_some() {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
@@ -427,6 +456,9 @@ impl AsyncWrite for Stream {
         pipe.last = due;
         pipe.queued += length;
         pipe.chunks.push_back((due, bytes[..length].to_vec()));
+        if let Some(tap) = &mut this.tap {
+            tap.sent(&bytes[..length]);
+        }
         if let Some(reader) = pipe.reader.take() {
             reader.wake();
         }

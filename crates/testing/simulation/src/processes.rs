@@ -1,21 +1,22 @@
 //! Many runs, each in a process of its own: so each begins alike, whatever ran before it, and uses its processor alone.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use flannel_lease::LEASE_TTL;
+
+use crate::growth::measure_growth;
 use crate::history;
+use crate::report::report;
 use crate::simulation::{Outcome, Scenario, simulate};
 
-/// Lines of a history that are shown of a seed that failed.
-const SHOWN_LINES: usize = 60;
-
-/// A run that takes longer has gone astray.
-const REAL_SECONDS: u32 = 60;
+/// A run of so many simulated seconds of one node that takes more of a processor than this has gone astray.
+const PROCESSOR_SECONDS: u64 = 60;
+const FOR_NODE_SECONDS: u64 = 5 * 840;
 
 /// Seeds to be run.
 #[derive(Clone, Debug)]
@@ -70,7 +71,7 @@ pub fn run_seeds(plan: &Plan) -> std::io::Result<Tally> {
         fs::File::from(report).read_to_string(&mut text)?;
         let fields: Vec<&str> = text.splitn(3, '\t').collect();
         let [print, settled, violation] = fields.as_slice() else {
-            say(&format!("seed {seed}: the process ended early (status {status})"));
+            say(&format!("seed {seed}: the process ended early, {}", describe(status)));
             failed(plan, seed, &mut tally);
             continue;
         };
@@ -83,7 +84,7 @@ pub fn run_seeds(plan: &Plan) -> std::io::Result<Tally> {
             tally.good += usize::from(!plan.twice || prints.contains_key(&seed));
         } else if !tally.failed.contains(&seed) {
             say(&format!("seed {seed}: {violation}"));
-            show_history(&history_path(&plan.histories, seed));
+            show_history(violation, &history_path(&plan.histories, seed));
             failed(plan, seed, &mut tally);
         }
         prints.insert(seed, (*print).to_owned());
@@ -106,14 +107,26 @@ pub fn run_seeds(plan: &Plan) -> std::io::Result<Tally> {
 }
 
 fn failed(plan: &Plan, seed: u64, tally: &mut Tally) {
-    let Scenario { nodes, time, faults, .. } = plan.scenario;
+    let Scenario { nodes, time, faults, long_absence, .. } = plan.scenario;
     let faults = if faults { "" } else { " --no-faults" };
+    let long_absence = if long_absence { " --long-absence" } else { "" };
     say(&format!(
-        "  see it again: scripts/simulate --seed {seed} --nodes {nodes} --seconds {}{faults}",
+        "  see it again: scripts/simulate --seed {seed} --nodes {nodes} --seconds {}{faults}{long_absence}",
         time.as_secs()
     ));
     if !tally.failed.contains(&seed) {
         tally.failed.push(seed);
+    }
+}
+
+/// How a process ended.
+fn describe(status: i32) -> String {
+    match (libc::WIFSIGNALED(status), libc::WTERMSIG(status)) {
+        (true, libc::SIGKILL | libc::SIGXCPU) => {
+            "killed: it took more processor time than any run should".to_owned()
+        }
+        (true, signal) => format!("by signal {signal}"),
+        (false, _) => format!("with code {}", libc::WEXITSTATUS(status)),
     }
 }
 
@@ -125,31 +138,57 @@ fn begin(plan: &Plan, seed: u64) -> std::io::Result<(i32, OwnedFd)> {
         return Err(std::io::Error::last_os_error());
     }
     // SAFETY: both were just opened, and nobody else has them.
-    let [report, tell] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    let [told, tell] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
     // SAFETY: this process has one thread, so nothing is held by another one that the child would lack.
     match unsafe { libc::fork() } {
         -1 => Err(std::io::Error::last_os_error()),
         0 => {
-            // SAFETY: a number and nothing else. A run that never ends is ended by the signal.
-            unsafe { libc::alarm(REAL_SECONDS) };
+            limit_processor_time(&plan.scenario);
             let outcome = std::panic::catch_unwind(|| run_one(plan, seed));
             let text = outcome.unwrap_or_else(|_| "0\t0\tthe simulation panicked".to_owned());
             let _ = fs::File::from(tell).write_all(text.as_bytes());
             // SAFETY: nothing has to be cleaned up.
             unsafe { libc::_exit(0) }
         }
-        child => Ok((child, report)),
+        child => Ok((child, told)),
     }
 }
 
-fn run_one(plan: &Plan, seed: u64) -> String {
+/// A run that never ends is ended by a signal. How busy the machine is does not matter.
+fn limit_processor_time(scenario: &Scenario) {
+    let absence = if scenario.long_absence { LEASE_TTL } else { Duration::ZERO };
+    let node_seconds = scenario.nodes as u64 * (scenario.time + absence).as_secs();
+    let seconds = PROCESSOR_SECONDS * (1 + node_seconds / FOR_NODE_SECONDS);
+    let limit = libc::rlimit { rlim_cur: seconds, rlim_max: seconds };
+    // SAFETY: `limit` outlives the call.
+    unsafe { libc::setrlimit(libc::RLIMIT_CPU, &raw const limit) };
+}
+
+/// Says on standard output what a cluster of so many nodes costs.
+pub fn run_growth(nodes: usize, quiet: Duration) -> anyhow::Result<()> {
+    let directory = directory_of_hosts()?;
+    let lines = measure_growth(nodes, quiet, &directory);
+    let _ = fs::remove_dir_all(&directory);
+    say(&lines?.join("\n"));
+    Ok(())
+}
+
+/// An empty directory of this process for the files of all hosts.
+fn directory_of_hosts() -> std::io::Result<PathBuf> {
     let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
     let directory = PathBuf::from(format!("{base}/flannel-simulation-{}", std::process::id()));
     let _ = fs::remove_dir_all(&directory);
-    let made = fs::create_dir_all(&directory).map_err(anyhow::Error::from);
+    fs::create_dir_all(&directory)?;
+    Ok(directory)
+}
+
+fn run_one(plan: &Plan, seed: u64) -> String {
     let scenario = Scenario { seed, ..plan.scenario };
-    let outcome = made.and_then(|()| simulate(scenario, &directory));
-    let _ = fs::remove_dir_all(&directory);
+    let outcome = directory_of_hosts().map_err(anyhow::Error::from).and_then(|directory| {
+        let outcome = simulate(scenario, &directory);
+        let _ = fs::remove_dir_all(&directory);
+        outcome
+    });
     let outcome = outcome.unwrap_or_else(|error| Outcome {
         violation: Some(format!("the simulation cannot run: {error:#}")),
         fingerprint: 0,
@@ -177,15 +216,10 @@ fn history_path(directory: &Path, seed: u64) -> PathBuf {
     directory.join(format!("seed-{seed}.txt"))
 }
 
-fn show_history(path: &Path) {
+fn show_history(violation: &str, path: &Path) {
     let Ok(text) = fs::read_to_string(path) else { return };
     let lines: Vec<&str> = text.lines().collect();
-    let shown = &lines[lines.len().saturating_sub(SHOWN_LINES)..];
-    let mut end = String::new();
-    for line in shown {
-        let _ = writeln!(end, "    {line}");
-    }
-    say(&format!("{end}  the whole history: {}", path.display()));
+    say(&format!("{}  the whole history: {}", report(violation, &lines), path.display()));
 }
 
 fn say(text: &str) {

@@ -13,6 +13,9 @@ use crate::findings;
 use crate::history::{self, Historian};
 use crate::host::SERVER;
 use crate::invariants::{Invariants, Violation, check_files};
+use crate::linearizability;
+use crate::operations;
+use crate::report::UNEXPLAINED;
 
 /// What is simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,19 +55,37 @@ const QUIET: Duration = Duration::from_secs(240);
 
 /// Runs a cluster. The calling thread must have simulated nothing before.
 pub fn simulate(scenario: Scenario, directory: &Path) -> anyhow::Result<Outcome> {
-    clib::simulate_from(scenario.seed);
-    fastrand::seed(scenario.seed);
-    history::set_root(directory);
     if scenario.live {
         history::print_live();
     }
     let level = if scenario.verbose { Level::DEBUG } else { Level::INFO };
+    simulate_with(scenario.seed, directory, level, run(scenario, directory))
+}
+
+/// Runs a part of a simulation without a log.
+pub(crate) fn simulate_quietly<T>(
+    seed: u64,
+    directory: &Path,
+    work: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<T> {
+    simulate_with(seed, directory, Level::ERROR, work)
+}
+
+fn simulate_with<T>(
+    seed: u64,
+    directory: &Path,
+    level: Level,
+    work: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<T> {
+    clib::simulate_from(seed);
+    fastrand::seed(seed);
+    history::set_root(directory);
     tracing::subscriber::set_global_default(Historian { level })?;
     let runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = { runtime }.enable_all().start_paused(true).build()?;
     let outcome = runtime.block_on(async {
         clib::begin();
-        run(scenario, directory).await
+        work.await
     });
     // Nothing in it has to end in order.
     std::mem::forget(runtime);
@@ -75,7 +96,7 @@ async fn run(scenario: Scenario, directory: &Path) -> anyhow::Result<Outcome> {
     let mut rng = fastrand::Rng::with_seed(scenario.seed);
     let mut cluster = Cluster::new(scenario.nodes, directory, rng.fork())?;
     let mut invariants = Invariants::default();
-    let mut faults = Faults::new(rng.fork(), scenario.long_absence);
+    let mut faults = Faults::new(rng.fork(), scenario.nodes, scenario.long_absence);
     cluster.boot(SERVER);
     tokio::time::sleep(Duration::from_millis(100)).await;
     let text = faults.first_config(cluster.families);
@@ -83,6 +104,7 @@ async fn run(scenario: Scenario, directory: &Path) -> anyhow::Result<Outcome> {
     if let Some(Err(error)) = cluster.ask(Request::SetConfig { text, force: false }).await {
         anyhow::bail!("the first config is refused: {error}");
     }
+    cluster.start_contenders(scenario.seed, scenario.time);
     for number in cluster.nodes() {
         tokio::time::sleep(Duration::from_millis(rng.u64(..3_000))).await;
         cluster.boot(number);
@@ -96,7 +118,23 @@ async fn run(scenario: Scenario, directory: &Path) -> anyhow::Result<Outcome> {
             found = findings::check_lasting_fault(&cluster, &mut invariants, &mut rng).await;
         }
     }
-    let violation = found.err().map(|violation| violation.to_string());
+    let mut violation = found.err().map(|violation| violation.to_string());
+    let operations = operations::all();
+    history::note(format_args!(
+        "clients: they asked for {}",
+        linearizability::summary(&operations)
+    ));
+    for operation in operations.iter().filter(|_| scenario.verbose) {
+        history::note(format_args!("clients: {}", linearizability::line(operation)));
+    }
+    if violation.is_none()
+        && let Err(unexplained) = linearizability::check(&operations)
+    {
+        for line in unexplained.lines() {
+            history::note(format_args!("{UNEXPLAINED}{line}"));
+        }
+        violation = Some(unexplained.to_string());
+    }
     if let Some(violation) = &violation {
         history::note(format_args!("VIOLATED: {violation}"));
     }
@@ -122,6 +160,8 @@ async fn watch(
 ) -> Result<(), Violation> {
     while clib::elapsed() < scenario.time {
         tokio::time::sleep(STEP).await;
+        // A lease server that has started again is looked at before an operator writes to it.
+        invariants.check(cluster)?;
         if scenario.faults {
             faults.act(cluster, invariants).await;
         }
@@ -137,9 +177,14 @@ async fn settle(
     settled_after: &mut Option<Duration>,
 ) -> Result<(), Violation> {
     let begun = clib::elapsed();
+    let mut seen: Option<u64> = None;
     while clib::elapsed() < begun + QUIET {
         tokio::time::sleep(STEP).await;
         invariants.check(cluster)?;
+        let now = cluster.changes();
+        if seen.replace(now) == Some(now) {
+            continue;
+        }
         match invariants.check_settled(cluster) {
             Ok(()) if settled_after.is_none() => *settled_after = Some(clib::elapsed() - begun),
             Ok(()) => {}
