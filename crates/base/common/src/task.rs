@@ -192,6 +192,8 @@ mod tests {
     }
 
     fn block_on<T>(work: impl Future<Output = T>) -> T {
+        // Without any, who is the first to log decides for all threads that nobody listens.
+        let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry());
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         runtime.enable_time().start_paused(true).build().expect("a runtime").block_on(work)
     }

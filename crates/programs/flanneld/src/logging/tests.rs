@@ -28,6 +28,8 @@ fn logged_and_remembered(verbosity: Verbosity, history: History, act: impl FnOnc
     let sink = memory.clone();
     let clock = || jiff::civil::date(2026, 11, 5).at(1, 2, 3, 4_005_000);
     let log = Klog { pid: 4711, ..Klog::new(verbosity, history, move || sink.clone(), clock) };
+    // Without any, who is the first to log decides for all threads that nobody listens.
+    let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry());
     tracing::subscriber::with_default(tracing_subscriber::registry().with(log), act);
     let bytes = memory.0.lock().expect("no test panics while writing").clone();
     String::from_utf8(bytes).expect("a log is text")
