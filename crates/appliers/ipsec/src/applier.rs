@@ -287,8 +287,8 @@ impl<S: Requester> CharonWork<S> {
     }
 
     fn reap(&mut self) -> Option<std::process::ExitStatus> {
-        // It closes its socket a moment before it ends.
-        for _ in 0..20 {
+        // It closes its socket a moment before it ends, and on a busy machine that moment is long.
+        for _ in 0..200 {
             match self.child.as_mut()?.try_wait() {
                 Ok(None) => std::thread::sleep(Duration::from_millis(10)),
                 Ok(Some(status)) => {

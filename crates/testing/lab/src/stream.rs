@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::net::sockopt::set_socket_recv_buffer_size;
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
 use crate::error::{Context, LabError, Result};
 use crate::lab::Lab;
@@ -107,7 +107,7 @@ impl Stream {
     fn start(source: UdpSocket, sink: UdpSocket, options: StreamOptions) -> io::Result<Self> {
         let target = sink.local_addr()?;
         sink.set_read_timeout(Some(Duration::from_millis(20)))?;
-        set_socket_recv_buffer_size(&sink, 4 << 20)?;
+        set_socket_recv_buffer_size_force(&sink, 4 << 20)?;
         let begin = Instant::now();
         let stop = Arc::new(AtomicBool::new(false));
         let (sent, received) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
