@@ -1,14 +1,16 @@
 //! Lease attributes: what a host announces to its peers, as the JSON value of its subnet key.
 //! The bytes are those the Go flannel writes; reading is as lenient as Go is with member names.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::{NonZeroU16, NonZeroU64};
 
 use flannel_common::Family;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
+use serde::de::{self, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
 use serde_json::value::{RawValue, Value};
 
-use crate::raw_json::{Members, RawJson, compact};
+use crate::raw_json::{RawJson, compact};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseAttrs {
@@ -70,27 +72,19 @@ impl LeaseAttrs {
     pub fn from_json(json: &[u8]) -> Result<Self, AttrsError> {
         // Go replaces bytes that are not UTF-8 instead of refusing the value.
         let text = String::from_utf8_lossy(json);
-        let members: Members<'_> = serde_json::from_str(&text).map_err(|e| AttrsError::json(&e))?;
-        let text = |key: &str| -> Result<Option<String>, AttrsError> {
-            let Some(raw) = members.last(key) else { return Ok(None) };
-            let read = serde_json::from_str(raw.get());
-            read.map_err(|error| AttrsError::json(&format!("{key}: {error}")))
-        };
-        // What nodes of other versions may write otherwise.
-        let lenient = |key: &str| -> Value {
-            let value = members.last(key).and_then(|raw| serde_json::from_str(raw.get()).ok());
-            value.unwrap_or_default()
-        };
-        let port = lenient("ProbePort").as_u64().and_then(|port| u16::try_from(port).ok());
+        let mut json = serde_json::Deserializer::from_str(&text);
+        let members = json.deserialize_map(AttrsVisitor);
+        let members = members.and_then(|members| json.end().map(|()| members));
+        let members = members.map_err(|error| AttrsError::json(&error))?;
         let attrs = Self {
-            public_ip: text("PublicIP")?.map_or(Ok(None), |text| read_v4(&text))?,
-            public_ipv6: text("PublicIPv6")?.map_or(Ok(None), |text| read_v6(&text))?,
-            backend_type: text("BackendType")?.unwrap_or_default().into(),
-            backend_data: members.last("BackendData").and_then(RawJson::from_raw),
-            backend_v6_data: members.last("BackendV6Data").and_then(RawJson::from_raw),
-            owner: lenient("Owner").as_str().filter(|owner| !owner.is_empty()).map(Into::into),
-            probe_port: port.and_then(NonZeroU16::new),
-            machine: lenient("Machine").as_str().and_then(read_machine),
+            public_ip: members.public_ip.map_or(Ok(None), |text| read_v4(&text))?,
+            public_ipv6: members.public_ipv6.map_or(Ok(None), |text| read_v6(&text))?,
+            backend_type: members.backend_type.unwrap_or_default().into(),
+            backend_data: members.backend_data.and_then(RawJson::from_raw),
+            backend_v6_data: members.backend_v6_data.and_then(RawJson::from_raw),
+            owner: members.owner.filter(|owner| !owner.is_empty()).map(Into::into),
+            probe_port: members.probe_port,
+            machine: members.machine,
         };
         attrs.check_size().map(|()| attrs)
     }
@@ -236,4 +230,53 @@ fn read_v6(text: &str) -> Result<Option<Ipv6Addr>, AttrsError> {
 fn read_machine(text: &str) -> Option<NonZeroU64> {
     let is_hash = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     NonZeroU64::new(u64::from_str_radix(text, 16).ok().filter(|_| is_hash)?)
+}
+
+/// The last member of each name, in one pass: a store lists ten thousand leases.
+#[derive(Default)]
+struct AttrsMembers<'a> {
+    public_ip: Option<String>,
+    public_ipv6: Option<String>,
+    backend_type: Option<String>,
+    backend_data: Option<&'a RawValue>,
+    backend_v6_data: Option<&'a RawValue>,
+    owner: Option<String>,
+    probe_port: Option<NonZeroU16>,
+    machine: Option<NonZeroU64>,
+}
+
+struct AttrsVisitor;
+
+impl<'de> Visitor<'de> for AttrsVisitor {
+    type Value = AttrsMembers<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of lease attributes")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<AttrsMembers<'de>, A::Error> {
+        let mut members = AttrsMembers::default();
+        while let Some(mut name) = map.next_key::<String>()? {
+            name.make_ascii_lowercase();
+            match &*name {
+                "publicip" => members.public_ip = map.next_value()?,
+                "publicipv6" => members.public_ipv6 = map.next_value()?,
+                "backendtype" => members.backend_type = map.next_value()?,
+                "backenddata" => members.backend_data = map.next_value()?,
+                "backendv6data" => members.backend_v6_data = map.next_value()?,
+                // Nodes of other versions may write these otherwise.
+                "owner" => members.owner = map.next_value::<Value>()?.as_str().map(str::to_owned),
+                "probeport" => {
+                    let port = map.next_value::<Value>()?.as_u64();
+                    members.probe_port =
+                        port.and_then(|port| u16::try_from(port).ok()?.try_into().ok());
+                }
+                "machine" => {
+                    members.machine = map.next_value::<Value>()?.as_str().and_then(read_machine);
+                }
+                _ => _ = map.next_value::<IgnoredAny>()?,
+            }
+        }
+        Ok(members)
+    }
 }

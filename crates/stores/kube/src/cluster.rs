@@ -194,12 +194,9 @@ impl Table for Cluster {
         StoreEvent::Snapshot(self.table.lock().leases())
     }
 
-    fn down(&self, why: ApiError) -> StoreEvent {
-        StoreEvent::Down(why.into_store_error("").to_string())
-    }
-
-    fn up(&self) -> StoreEvent {
-        StoreEvent::Up
+    fn contact(&self, reached: Result<(), ApiError>) -> StoreEvent {
+        let lost = |why: ApiError| StoreEvent::Down(why.into_store_error("").to_string());
+        reached.map_or_else(lost, |()| StoreEvent::Up)
     }
 
     fn note(&self, progress: Progress<'_>) {

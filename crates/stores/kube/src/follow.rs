@@ -52,10 +52,8 @@ pub(crate) trait Table: Send + Sync + Sized + 'static {
     /// Event with all objects, after a list.
     fn snapshot(&self) -> Self::Event;
 
-    /// Event of an unreachable API server: once per loss, and once more if it then refuses us.
-    fn down(&self, why: ApiError) -> Self::Event;
-
-    fn up(&self) -> Self::Event;
+    /// Event of an API server that is lost, once per loss and once more if it then refuses us, or reached again.
+    fn contact(&self, reached: Result<(), ApiError>) -> Self::Event;
 
     fn note(&self, progress: Progress<'_>);
 }
@@ -238,7 +236,7 @@ impl<T: Table> Follower<T> {
         let refused = error.code.filter(|code| matches!(code, 401 | 403));
         let reported = self.down.replace(refused);
         if reported.is_none() || (refused.is_some() && reported != Some(refused)) {
-            _ = self.events.send(self.table.down(error)).await;
+            _ = self.events.send(self.table.contact(Err(error))).await;
         } else {
             tracing::debug!("The API server is still unreachable: {error}");
         }
@@ -246,7 +244,7 @@ impl<T: Table> Follower<T> {
 
     async fn report_up(&mut self) {
         if self.down.take().is_some() {
-            _ = self.events.send(self.table.up()).await;
+            _ = self.events.send(self.table.contact(Ok(()))).await;
         }
     }
 }

@@ -237,7 +237,8 @@ impl Watch {
                 config = self.config.next() => {
                     let other = set_families(&self.cluster, config.as_deref());
                     _ = self.events.send(config.map_or(StoreEvent::ConfigGone, StoreEvent::Config)).await;
-                    if other {
+                    // Until all Nodes are known, the list under way is going to tell of them.
+                    if other && self.cluster.followed.lock().is_some() {
                         let leases = self.cluster.table.lock().leases();
                         _ = self.events.send(StoreEvent::Snapshot(leases)).await;
                     }
