@@ -37,6 +37,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 const START_POLL: Duration = Duration::from_millis(50);
 /// Interval between two checks; longer if a check takes long.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 const PAUSE_PER_WORK: u32 = 50;
 /// Interval after something that is likely to have changed.
 const CHECK_SOON_INTERVAL: Duration = Duration::from_secs(1);
@@ -410,7 +411,8 @@ impl<S: Requester> CharonWork<S> {
             }
         }
         self.repair_tunnels(&loaded, &sessions, now)?;
-        let pause = (begin.elapsed() * PAUSE_PER_WORK).max(CHECK_INTERVAL);
+        let pause = begin.elapsed() * PAUSE_PER_WORK;
+        let pause = pause.clamp(CHECK_INTERVAL, MAX_CHECK_INTERVAL);
         self.next_check = Some(now + if self.wanted.is_dirty() { Duration::ZERO } else { pause });
         Ok(())
     }
